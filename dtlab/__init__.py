@@ -1,0 +1,48 @@
+"""Distributed PyTorch training, learned by breaking real multi-process runs.
+
+Names are loaded on first use, so that ``import dtlab`` costs milliseconds and does not import torch.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "UserError": "dtlab.errors",
+    "DtlabWarning": "dtlab.errors",
+    "launch": "dtlab.ranks.launcher",
+    "RankResults": "dtlab.ranks.launcher",
+    "RankError": "dtlab.ranks.report",
+    "World": "dtlab.ranks.worlds",
+    "world": "dtlab.ranks.worlds",
+    "rank": "dtlab.ranks.agreement",
+    "world_size": "dtlab.ranks.agreement",
+    "barrier": "dtlab.ranks.agreement",
+    "mean": "dtlab.ranks.agreement",
+    "gather": "dtlab.ranks.agreement",
+    "broadcast": "dtlab.ranks.agreement",
+    "all_agree": "dtlab.ranks.agreement",
+    "traffic": "dtlab.collectives.traffic_counter",
+    "GlobalBatchSampler": "dtlab.data.sampler",
+    "Loader": "dtlab.data.loader",
+    "load_dataset": "dtlab.data.datasets",
+    "data_parallel": "dtlab.parallel.ddp",
+    "Trainer": "dtlab.train.trainer",
+    "TrainConfig": "dtlab.train.config",
+    "doctor": "dtlab.diagnose.doctor",
+}
+
+__all__ = ["__version__", *_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'dtlab' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
