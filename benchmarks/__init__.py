@@ -1,0 +1,1 @@
+"""One module per question; `python -m benchmarks.NAME` prints ratios measured in one run."""

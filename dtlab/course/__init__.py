@@ -1,0 +1,1 @@
+"""Checks, hints, progress, and building the notebooks from their sources."""

@@ -1,0 +1,1 @@
+"""Data sets, features, shards, samplers and the columnar loader."""

@@ -1,0 +1,1 @@
+"""Checks that answer with a value, a verdict and the fix."""

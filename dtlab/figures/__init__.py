@@ -1,0 +1,1 @@
+"""Pure functions that return a matplotlib Figure."""

@@ -1,0 +1,1 @@
+"""Functions that take a model and return it parallelised."""

@@ -1,0 +1,1 @@
+"""The training core: configuration, step, loop, metrics and records."""

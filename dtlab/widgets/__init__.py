@@ -1,0 +1,1 @@
+"""Explorers for the notebooks; each calls a pure function of dtlab.figures."""
