@@ -1,0 +1,62 @@
+"""Which data a run reads: the ``[data]`` table of a configuration, light enough for ``dtlab --help``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dtlab.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Names a data set and, for your own Parquet, its columns.
+
+    >>> DataConfig(name="flights").cache
+    'none'
+    """
+
+    name: Literal["flights", "clicks", "parquet"] = "flights"
+    """flights (real, 327,346 rows), clicks (generated, any size) or parquet (your own files)."""
+    root: str = "data"
+    """Folder where prepared data lives."""
+    path: str | None = None
+    """parquet: a file, or a folder of .parquet shards."""
+    label: str | None = None
+    """parquet: column of 0/1 labels. clicks: click (default), favourite or purchase."""
+    id: str | None = None
+    """parquet: column of unique whole numbers; without it the row number is the id."""
+    categorical: tuple[str, ...] = ()
+    """parquet: columns read as categories, with a vocabulary fitted on training rows."""
+    numeric: tuple[str, ...] = ()
+    """parquet: columns read as numbers, scaled by training rows."""
+    hashed: tuple[str, ...] = ()
+    """parquet: columns of very many categories, hashed into hash_buckets."""
+    hash_buckets: int = 100_000
+    """Buckets of each hashed column."""
+    split: str | None = None
+    """parquet: column that says train, validation or test; without it rows are split by a hash of their id."""
+    validation_fraction: float = 0.1
+    """parquet without a split column: share of rows for validation."""
+    test_fraction: float = 0.1
+    """parquet without a split column: share of rows for the test."""
+    rows: int = 200_000
+    """clicks: how many rows to generate."""
+    seed: int = 0
+    """clicks: seed of the generated log."""
+    cache: Literal["none", "memory", "disk"] = "none"
+    """Where the transformed columns are kept between runs."""
+
+    def __post_init__(self) -> None:
+        for name in ("validation_fraction", "test_fraction"):
+            value = getattr(self, name)
+            if not 0 < value < 1:
+                raise UserError(f"data.{name} = {value!r}: must lie between 0 and 1, for example 0.1")
+        if self.validation_fraction + self.test_fraction >= 1:
+            raise UserError(
+                f"data.validation_fraction + data.test_fraction = {self.validation_fraction + self.test_fraction}: "
+                "nothing is left to train on; make the sum less than 1"
+            )
+        for name in ("hash_buckets", "rows"):
+            if getattr(self, name) < 1:
+                raise UserError(f"data.{name} = {getattr(self, name)!r}: must be at least 1")
