@@ -1,4 +1,4 @@
-"""A batch of rows held by column; a whole split in memory is one too (lesson 04 draws which rank saw which id).
+"""A batch of rows held by column; a whole split in memory is one too (taught in lesson 04).
 
 - Every column is a tensor with the rows in dimension 0; all columns have the same number of rows.
 - A batch may be empty: in the uneven tail of an epoch a rank can be left without rows.
@@ -26,7 +26,9 @@ class Batch:
     Raises:
         UserError: the columns do not have the same number of rows.
 
-    >>> table = Batch(ids=torch.arange(3), categorical=torch.zeros(3, 0, dtype=torch.int64), dense=torch.eye(3))
+    >>> import numpy as np, torch
+    >>> no_columns = torch.zeros(3, 0, dtype=torch.int64)
+    >>> table = Batch(ids=torch.arange(3), categorical=no_columns, dense=torch.eye(3))
     >>> table.take(np.array([2, 0])).ids.tolist()
     [2, 0]
     """
@@ -46,9 +48,7 @@ class Batch:
             or (self.weights is not None and self.weights.shape[0] != rows)
         ):
             lengths = {name: column.shape[0] for name, column in self.columns().items()}
-            raise UserError(
-                f"columns of a batch differ in their number of rows: {lengths}; give every column the same rows"
-            )
+            raise UserError(f"columns of a batch differ in their number of rows: {lengths}; cut them alike")
 
     def __len__(self) -> int:
         return self.ids.shape[0]
@@ -81,7 +81,7 @@ class Batch:
         return Batch(**{name: column.pin_memory() for name, column in self.columns().items()})
 
     def split(self, sizes: Sequence[int]) -> list["Batch"]:
-        """Cut into consecutive batches of the given sizes (which add up to the rows), as views without a copy."""
+        """Cut into consecutive batches of the given sizes, which add up to the rows; views, not copies."""
         named = self.columns()
         parts = [column.split_with_sizes(list(sizes)) for column in named.values()]
         return [Batch(**dict(zip(named, columns, strict=True))) for columns in zip(*parts, strict=True)]
@@ -99,6 +99,7 @@ class Batch:
         for position, batch in enumerate(batches):
             if list(batch.columns()) != names:
                 raise UserError(
-                    f"batch {position} has the columns {list(batch.columns())}, batch 0 has {names}: join batches of one kind"
+                    f"batch {position} has the columns {list(batch.columns())}, batch 0 has {names}: "
+                    "join batches of one kind"
                 )
         return Batch(**{name: torch.cat([batch.columns()[name] for batch in batches]) for name in names})
