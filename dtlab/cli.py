@@ -1,0 +1,83 @@
+"""The command line: parse, call, print. Bad input is one line and exit code 2, a failed run exit code 1.
+
+Commands are loaded when they are named, so that ``dtlab --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+from cyclopts.config import Dict
+
+from dtlab import __version__
+from dtlab.errors import UserError
+
+app = App(
+    name="dtlab",
+    version=__version__,
+    help="Distributed PyTorch training: run it, break it, price it. Lessons are in notebooks/.",
+)
+app.command("dtlab.commands.training:train", name="train", help="Train a model on one or more ranks.")
+app.command("dtlab.commands.training:predict", name="predict", help="Score a Parquet file with a trained model.")
+app.command("dtlab.commands.training:prepare", name="prepare", help="Prepare a data set before its first use.")
+app.command("dtlab.commands.machine:doctor", name="doctor", help="Check this machine, with the fix for each fault.")
+app.command("dtlab.commands.money:cost", name="cost", help="Price of a run: instance, hours, how many.")
+app.command("dtlab.commands.money:instances", name="instances", help="List the known instances with their prices.")
+app.command("dtlab.commands.lessons:course", name="course", help="Build, verify and run the lessons.")
+
+
+def main(tokens: Sequence[str] | None = None) -> int:
+    """Run ``dtlab`` with ``tokens`` (default: the command line) and return the exit code."""
+    words = list(sys.argv[1:] if tokens is None else tokens)
+    try:
+        app.config = _config_file(words)
+        command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
+    except (CycloptsError, UserError, ValueError, TypeError) as error:
+        return _refuse(error)
+    except SystemExit as stop:  # --help and --version print and leave
+        return int(stop.code or 0)
+    return guarded(lambda: command(*bound.args, **bound.kwargs))
+
+
+def guarded(call) -> int:  # noqa: ANN001
+    """Run ``call`` and turn what the user can mend into a line and an exit code."""
+    try:
+        result = call()
+    except UserError as error:
+        return _refuse(error)
+    except KeyboardInterrupt:
+        print("dtlab: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+    except Exception as error:
+        from dtlab.ranks.report import RankError  # imported late: it brings torch
+
+        if not isinstance(error, RankError):
+            raise
+        if error.exception_type == "UserError":  # every rank refused the same bad input
+            return _refuse(UserError(error.message))
+        print(f"dtlab: {error}", file=sys.stderr)
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _refuse(error: Exception) -> int:
+    line = " ".join(str(error).split())
+    print(f"dtlab: {line}", file=sys.stderr)
+    return 2
+
+
+def _config_file(words: list[str]) -> Dict | None:
+    """The values of ``dtlab train FILE``, to stand under the flags."""
+    if len(words) < 2 or words[0] != "train" or words[1].startswith("-"):
+        return None
+    from dtlab.commands.config_file import read_config_file
+
+    return Dict({"train": read_config_file(words[1])}, source=words[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""``dtlab train``, ``dtlab predict`` and ``dtlab prepare``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from dtlab.data.config import DataConfig
+from dtlab.errors import UserError
+from dtlab.train.config import TrainConfig
+
+
+def train(
+    config_file: Path | None = None,
+    /,
+    *,
+    config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),
+    nproc: int | None = None,
+    report: Path | None = None,
+    max_restarts: int = 0,
+    timeout: float | None = None,
+) -> None:
+    """Train a model on one or more ranks, and report coverage, AUC, speed and price.
+
+    Parameters
+    ----------
+    config_file
+        TOML file with the tables [data], [model], [optim], [run]; it comes right after the word train.
+    config
+        Any field of those tables, for example --optim.lr 1e-3; a flag wins over the file.
+    nproc
+        Ranks on this machine (default 1). Leave it out under torchrun, which starts the ranks itself.
+    report
+        JSON file for the report.
+    max_restarts
+        How many times a failed group of ranks is started again.
+    timeout
+        Seconds after which the run is stopped, with the late rank named.
+    """
+    from dtlab.ranks.environment import detect
+    from dtlab.train.record import require_writable, write_json
+
+    if report is not None:
+        require_writable(report, "report")
+    launched = detect(dict(os.environ)).launcher != "none"
+    if launched:
+        if nproc is not None:
+            raise UserError(f"nproc = {nproc}: the ranks were started by another launcher; leave --nproc out")
+        from dtlab.train.job import run
+
+        outcome = run(config)
+        if int(os.environ.get("RANK", "0")) != 0:
+            return
+    else:
+        from dtlab.ranks.launcher import launch
+        from dtlab.train.job import run
+
+        env = {"DTLAB_INTERACTIVE": "1"} if sys.stderr.isatty() else {}
+        outcome = launch(
+            run, 1 if nproc is None else nproc, config, env=env, max_restarts=max_restarts, timeout=timeout
+        )[0]
+    if report is not None:
+        write_json(report, outcome)
+    print(summary(outcome))
+
+
+def summary(outcome: dict) -> str:
+    """The report as a few aligned lines."""
+    seen = f"{outcome['unique_rows_seen']:,} of {outcome['rows_train']:,} rows, {outcome['duplicate_rows']:,} twice"
+    best = f" (best reachable {outcome['auc_best_reachable']:.4f})" if outcome["auc_best_reachable"] else ""
+    lines = [
+        ("ranks", f"{outcome['world_size']}"),
+        ("samples seen", seen),
+        ("epochs", f"{outcome['epochs']} of {outcome['epochs_tried']} tried"),
+        ("test AUC", f"{outcome['auc']:.4f}{best}"),
+        ("speed", f"{outcome['samples_per_second']:,.0f} samples/s"),
+        ("communication", f"{outcome['communication_share']:.1%} of the step time"),
+        ("seconds", f"{outcome['seconds']:.1f}"),
+        ("price", outcome["bill"]),
+        ("run", outcome["run"] or "not recorded"),
+    ]
+    return "\n".join(f"{name:<14} {value}" for name, value in lines)
+
+
+def predict(checkpoint: Path, parquet: Path, /, *, output: Path = Path("scores.parquet"), batch: int = 16384) -> None:
+    """Score every row of a Parquet file with a trained model.
+
+    Parameters
+    ----------
+    checkpoint
+        Folder that dtlab train left: the run's folder or its model folder.
+    parquet
+        File, or folder of shards, with the columns that the model was trained on.
+    output
+        Parquet file to write, with the columns id and score.
+    batch
+        Rows scored at once.
+    """
+    from dtlab.train.predict import predict as score_file
+
+    rows = score_file(checkpoint, parquet, output, batch=batch)
+    print(f"{rows:,} rows scored -> {output}")
+
+
+def prepare(*, config: Annotated[DataConfig, Parameter(name="*")] = DataConfig()) -> None:
+    """Prepare a data set, so that later runs and lessons start at once and need no network.
+
+    Parameters
+    ----------
+    config
+        Which data: --name flights, --name clicks --rows 100000, or --name parquet with its columns.
+    """
+    from dtlab.data.datasets import load_dataset
+
+    dataset = load_dataset(config)
+    print(
+        f"{dataset.name}: {len(dataset.train):,} training, {len(dataset.validation):,} validation and "
+        f"{len(dataset.test):,} test rows, version {dataset.version[:12]}"
+    )

@@ -1,0 +1,78 @@
+"""Throughput, memory and communication share, read every N steps (a checklist item of lesson 01)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from dtlab.data.loader import Loader
+from dtlab.parallel.ddp import communication_seconds
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One line of the run record: what this rank saw since the last reading."""
+
+    step: int
+    samples_per_second: float
+    """Rows of the global batches per second."""
+    memory_bytes: int
+    """Most memory this rank has held so far: CUDA allocator on a card, resident set on a CPU."""
+    wait_share: float
+    communication_share: float
+
+
+class Meter:
+    """Counts rows and seconds of the loop it stands in; costs one addition per step."""
+
+    def __init__(self, model: nn.Module, loader: Loader, window: int) -> None:
+        self._model, self._loader, self._window = model, loader, window
+        self._rows = 0
+        self._all_rows = 0
+        self._start = self._mark = time.perf_counter()
+        self._first_wait = self._wait = loader.wait_seconds
+        self._first_communication = self._communication = communication_seconds(model)
+
+    def add(self, rows: int) -> None:
+        self._rows += rows
+
+    @property
+    def samples_per_second(self) -> float:
+        """Since the start of the epoch."""
+        return (self._all_rows + self._rows) / max(1e-9, time.perf_counter() - self._start)
+
+    @property
+    def wait_seconds(self) -> float:
+        return self._loader.wait_seconds - self._first_wait
+
+    @property
+    def communication_seconds(self) -> float:
+        return communication_seconds(self._model) - self._first_communication
+
+    def read(self, step: int) -> Reading:
+        now, wait, communication = time.perf_counter(), self._loader.wait_seconds, communication_seconds(self._model)
+        seconds = max(1e-9, now - self._mark)
+        reading = Reading(
+            step=step,
+            samples_per_second=self._rows / seconds,
+            memory_bytes=peak_memory_bytes(),
+            wait_share=(wait - self._wait) / seconds,
+            communication_share=(communication - self._communication) / seconds,
+        )
+        self._all_rows += self._rows
+        self._rows, self._mark, self._wait, self._communication = 0, now, wait, communication
+        return reading
+
+
+def peak_memory_bytes() -> int:
+    """Peak bytes of this process: allocated by CUDA's allocator if it is in use, else the resident set."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_allocated()
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB

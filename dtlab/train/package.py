@@ -1,0 +1,100 @@
+"""A trained model on disk: weights as safetensors, everything else as one JSON file.
+
+Nothing in the folder is ever unpickled, so a folder from a stranger can at worst be refused.
+It appears by rename: a reader sees all of it or none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from dtlab.data.features import Features
+from dtlab.errors import UserError
+from dtlab.models.deepfm import DeepFM
+from dtlab.train.config import TrainConfig
+
+WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Package:
+    """What :func:`load_package` gives back."""
+
+    model: nn.Module
+    features: Features
+    config: TrainConfig
+    about: dict[str, Any]
+
+
+def build_model(config: TrainConfig, features: Features) -> nn.Module:
+    """The model that ``config.model`` names, for these features, in the run's type of number."""
+    model = DeepFM(
+        features.cardinalities,
+        features.num_dense,
+        dim=config.model.dim,
+        hidden=config.model.hidden,
+        dropout=config.model.dropout,
+        embedding_dropout=config.model.embedding_dropout,
+    )
+    return model.to(getattr(torch, config.run.dtype))
+
+
+def save_package(folder: Path, model: nn.Module, features: Features, config: TrainConfig, about: dict[str, Any]) -> Path:
+    """Write ``model`` and what is needed to use it to ``folder``.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        beside.mkdir(parents=True)
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        save_file(state, str(beside / WEIGHTS))
+        description = {"format": FORMAT, "config": config.to_dict(), "features": features.to_json(), "about": about}
+        (beside / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(beside, folder)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise UserError(f"checkpoint = {str(folder)!r}: {error.strerror}; name a folder that can be written") from None
+    return folder
+
+
+def load_package(folder: Path) -> Package:
+    """Read what :func:`save_package` wrote.
+
+    Raises:
+        UserError: the folder or a file of it is missing, torn or of another format.
+    """
+    if (folder / "model" / DESCRIPTION).is_file():
+        folder = folder / "model"  # the run's folder was named
+    for name in (DESCRIPTION, WEIGHTS):
+        if not (folder / name).is_file():
+            raise UserError(f"checkpoint = {str(folder)!r}: {name} is missing; name a folder that dtlab train left")
+    try:
+        description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+        if description["format"] != FORMAT:
+            raise UserError(f"checkpoint format = {description['format']!r}: this dtlab reads format {FORMAT}")
+        config = TrainConfig.from_dict(description["config"])
+        features = Features.from_json(description["features"])
+        weights = load_file(str(folder / WEIGHTS))
+        model = build_model(config, features)
+        model.load_state_dict(weights)
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"checkpoint = {str(folder)!r}: cannot be read ({reason}); train again or name another") from None
+    return Package(model.eval(), features, config, description["about"])

@@ -1,0 +1,125 @@
+"""The run record: one JSON object a line, written as the run goes, so that a killed run leaves its story.
+
+The first line says what was run (configuration, seed, commit, data version, environment), the lines
+after it what happened, the last one how it ended. Only rank 0 writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dtlab.errors import UserError
+
+
+def git_state(folder: Path | None = None) -> dict[str, Any]:
+    """``{"commit": str | None, "dirty": bool | None}`` of the working tree; None outside a repository."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    status = git("status", "--porcelain") if commit else None
+    return {"commit": commit, "dirty": bool(status) if status is not None else None}
+
+
+def environment() -> dict[str, Any]:
+    """Versions and machine, without names of hosts or users."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+    }
+
+
+def new_run_folder(output: Path) -> Path:
+    """Make ``output/<time>-<number>``; two runs that start together get two folders.
+
+    Raises:
+        UserError: the folder cannot be made.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 10_000):
+            folder = output / f"{stamp}-{number}"
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise UserError(f"run.output = {str(output)!r}: {error.strerror}; name a folder that can be written") from None
+    raise UserError(f"run.output = {str(output)!r}: too many runs in one second; name another folder")
+
+
+class Record:
+    """Appends events to ``folder/record.jsonl``; without a folder it keeps quiet.
+
+    >>> record = Record(None)
+    >>> record.write("epoch", epoch=1, auc=0.73)
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._start = time.monotonic()
+        self._file = open(folder / "record.jsonl", "a", encoding="utf-8") if folder else None  # noqa: SIM115
+
+    def write(self, event: str, **values: Any) -> None:
+        if self._file is None:
+            return
+        line = {"event": event, "seconds": round(time.monotonic() - self._start, 3), **values}
+        self._file.write(json.dumps(line, default=str) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write ``values`` to ``path`` whole or not at all.
+
+    Raises:
+        UserError: the folder cannot be made or written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_text(json.dumps(values, indent=2, default=str) + "\n", encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise UserError(f"path = {str(path)!r}: {error.strerror}; name a file that can be written") from None
+
+
+def require_writable(path: Path, field: str) -> None:
+    """Refuse before the run what could not be written after it.
+
+    Raises:
+        UserError: ``path`` is a folder, or its nearest existing parent cannot be written.
+    """
+    if path.is_dir():
+        raise UserError(f"{field} = {str(path)!r}: is a folder; name a file")
+    parent = path.parent
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise UserError(f"{field} = {str(path)!r}: {str(parent)!r} cannot be written; name another place")
