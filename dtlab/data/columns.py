@@ -1,0 +1,166 @@
+"""Read one column of an Arrow table as codes, numbers, hashes, ids or labels, with errors that name it.
+
+Every error is one line (UserError) that names the column, what is wrong with it, and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from dtlab.errors import UserError
+
+
+def near(name: str, names: list[str]) -> str:
+    """``; did you mean 'x'?`` for the nearest name, or nothing."""
+    folded = {other.casefold(): other for other in names}
+    close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+
+
+def listed(schema: pa.Schema, limit: int = 40) -> str:
+    """The columns of a schema with their types, on one line."""
+    parts = [f"{field.name} ({field.type})" for field in schema]
+    more = f", and {len(parts) - limit} more" if len(parts) > limit else ""
+    return ", ".join(parts[:limit]) + more if parts else "no column"
+
+
+def require(table: pa.Table | pa.Schema, names: list[str], where: str = "the table") -> None:
+    """Raise UserError, with what is there, if a named column is not."""
+    schema = table if isinstance(table, pa.Schema) else table.schema
+    absent = [name for name in names if name not in schema.names]
+    if absent:
+        hints = near(absent[0], schema.names)
+        which = f"column {absent[0]!r} is" if len(absent) == 1 else f"columns {absent} are"
+        raise UserError(
+            f"{which} not in {where}{hints} It holds: {listed(schema)}".replace("?.", "?")
+            if hints
+            else f"{which} not in {where}, which holds: {listed(schema)}"
+        )
+    for name in names:
+        if schema.names.count(name) > 1:
+            raise UserError(f"column {name!r} stands {schema.names.count(name)} times in {where}: rename one")
+
+
+def plain(table: pa.Table, name: str) -> pa.Array:
+    """The column as one array, dictionary encoding undone."""
+    column = table.column(name)
+    if pt.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    chunks = column.chunks
+    return chunks[0] if len(chunks) == 1 else column.combine_chunks()
+
+
+def encode(table: pa.Table, name: str, *, strict: bool = False) -> tuple[np.ndarray, list[str]]:
+    """(codes, values): ``values[codes[i]]`` is the text of row i, and code -1 is a missing value.
+
+    ``strict`` refuses a float column with fractions: a category should not hang on a rounding.
+    """
+    array = plain(table, name)
+    kind = array.type
+    if pt.is_floating(kind):
+        array = pc.if_else(pc.is_finite(array), array, pa.scalar(None, kind))
+        rounded = pc.all(pc.equal(pc.round(array), array)).as_py()
+        if rounded in (True, None):
+            array = pc.cast(pc.cast(array, pa.float64()), pa.int64(), safe=False)
+        elif strict:
+            raise UserError(
+                f"column {name!r} is {kind} with fractions, not a category: name it under numeric or bucketed"
+            )
+    elif not (
+        pt.is_string(kind)
+        or pt.is_large_string(kind)
+        or pt.is_integer(kind)
+        or pt.is_boolean(kind)
+        or pt.is_null(kind)
+        or pt.is_date(kind)
+        or pt.is_timestamp(kind)
+        or pt.is_decimal(kind)
+        or str(kind) == "string_view"
+    ):
+        raise UserError(
+            f"column {name!r} is {kind}, which cannot be a category: use text, integers or booleans"
+        )
+    if pt.is_null(kind):
+        return np.full(len(array), -1, dtype=np.int64), []
+    encoded = array.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes, pc.cast(encoded.dictionary, pa.string()).to_pylist()
+
+
+def numbers(table: pa.Table, name: str) -> np.ndarray:
+    """The column as float64, missing and infinite values as NaN."""
+    array = plain(table, name)
+    kind = array.type
+    if not (
+        pt.is_integer(kind)
+        or pt.is_floating(kind)
+        or pt.is_boolean(kind)
+        or pt.is_decimal(kind)
+        or pt.is_null(kind)
+    ):
+        raise UserError(f"column {name!r} is {kind}, not a number: name it under categorical or hashed")
+    if pt.is_boolean(kind):
+        array = pc.cast(array, pa.int8())
+    x = pc.cast(array, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    finite = np.isfinite(x)
+    return x if finite.all() else np.where(finite, x, np.nan)
+
+
+def mix(x: np.ndarray) -> np.ndarray:
+    """Spread the bits of 64-bit integers (the finalizer of SplitMix64, Steele et al. 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def hashes(table: pa.Table, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(hashes as uint64, missing as bool) of the named columns taken together, equal on every machine."""
+    total = np.zeros(table.num_rows, dtype=np.uint64)
+    missing = np.ones(table.num_rows, dtype=bool)
+    for name in names:
+        codes, values = encode(table, name)
+        digests = [hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values]
+        per_value = np.array([*(int.from_bytes(d, "little") for d in digests), 0], dtype=np.uint64)
+        total = mix(total * np.uint64(0x9E3779B97F4A7C15) + per_value[codes])
+        missing &= codes < 0
+    return total, missing
+
+
+def ids(table: pa.Table, name: str | None) -> np.ndarray:
+    """Row ids [B] as int64: the id column, or row numbers when there is none or it holds text."""
+    if name is None or name not in table.column_names:
+        return np.arange(table.num_rows, dtype=np.int64)
+    array = plain(table, name)
+    if not pt.is_integer(array.type):
+        return np.arange(table.num_rows, dtype=np.int64)
+    if array.null_count:
+        raise UserError(
+            f"the id column {name!r} has {array.null_count} missing values: every row needs its id"
+        )
+    return np.array(pc.cast(array, pa.int64()).to_numpy())
+
+
+def labels(table: pa.Table, name: str) -> np.ndarray:
+    """Labels [B] as float32, each 0 or 1. Raises UserError for anything else."""
+    array = plain(table, name)
+    if pt.is_string(array.type) or pt.is_large_string(array.type):
+        raise UserError(f"the label column {name!r} is text: make it 0 and 1 (or boolean)")
+    x = numbers(table, name)
+    bad = np.isnan(x)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise UserError(
+            f"the label column {name!r} has {int(bad.sum())} missing values (first in row {row}): "
+            "drop those rows first"
+        )
+    odd = (x != 0) & (x != 1)
+    if odd.any():
+        row = int(np.flatnonzero(odd)[0])
+        raise UserError(f"the label column {name!r} holds {x[row]:g} in row {row}: labels must be 0 or 1")
+    return x.astype(np.float32)

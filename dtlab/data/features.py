@@ -1,0 +1,246 @@
+"""Turn table columns into model inputs, with everything fitted on training rows and carried as JSON.
+
+The contract, per kind of column:
+
+- ``categorical``: the values seen in the training rows, most frequent first. Index 0 is *missing* (null, NaN),
+  index 1 is *unseen* (or seen fewer than ``min_count`` times), known values start at 2. Values are compared by
+  their text, so that int32, int64 and string columns of the same values agree. A float column with nulls
+  (what pandas makes of integers with nulls) is read as integers.
+- ``bucketed``: a number cut at quantiles of the training rows and used as a category.
+- ``hashed``: the value's hash modulo ``hash_buckets``; 0 is missing, 1 stays empty. Hashes are stable over
+  processes and machines.
+- ``crosses``: several columns hashed together; missing if all of them are missing.
+- ``numeric``: (x - mean) / deviation of the training rows, clipped to [-10, 10]; a missing or infinite value is 0,
+  which is the training mean. A column that had missing training values gets a second, 0/1 input that says so.
+
+``Features.from_json(text).transform(table)`` gives, for the same rows, the same arrays as the ``Features`` that
+wrote the text: no pickle, no state elsewhere. Taught in lesson 11, "Feeding the ranks".
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from dtlab.data import columns
+from dtlab.data.batch import Batch
+from dtlab.errors import UserError
+
+MISSING = 0
+UNSEEN = 1
+FIRST = 2
+FORMAT = "dtlab-features-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSpec:
+    """Which columns are used, and how. Column order in a Batch follows the order here: categorical, bucketed,
+    hashed, crosses; then numeric for the dense part."""
+
+    categorical: tuple[str, ...] = ()
+    bucketed: tuple[str, ...] = ()
+    hashed: tuple[str, ...] = ()
+    crosses: tuple[tuple[str, ...], ...] = ()
+    numeric: tuple[str, ...] = ()
+    label: str | None = None
+    id: str | None = None
+    min_count: int = 1
+    num_buckets: int = 16
+    hash_buckets: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("min_count", 1), ("num_buckets", 2), ("hash_buckets", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"{name} = {getattr(self, name)}: it must be at least {least}")
+        if not (self.categorical or self.bucketed or self.hashed or self.crosses or self.numeric):
+            raise UserError("no feature column is named: give categorical, numeric, hashed or bucketed")
+        for kind in ("categorical", "bucketed", "hashed", "numeric"):
+            names = getattr(self, kind)
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise UserError(f"{kind} names the column {twice[0]!r} twice: name it once")
+        for column in (self.label, self.id):
+            if column is not None and column in self.inputs():
+                role = "label" if column == self.label else "id"
+                raise UserError(
+                    f"the {role} column {column!r} is also named as a feature: leave it out there"
+                )
+
+    def inputs(self) -> list[str]:
+        """Every column that the features read, each once."""
+        crossed = [name for names in self.crosses for name in names]
+        return list(dict.fromkeys([*self.categorical, *self.bucketed, *self.hashed, *crossed, *self.numeric]))
+
+    def columns(self) -> list[str]:
+        """The inputs, the label and the id."""
+        return [*self.inputs(), *(name for name in (self.label, self.id) if name is not None)]
+
+    @property
+    def category_names(self) -> list[str]:
+        """A name for each column of ``Batch.categorical``."""
+        crossed = ["*".join(names) for names in self.crosses]
+        return [*self.categorical, *(f"{name} (bucket)" for name in self.bucketed), *self.hashed, *crossed]
+
+
+@dataclass(frozen=True)
+class Features:
+    """A fitted ``FeatureSpec``.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"city": ["a", "b", None, "a"], "x": [1.0, 2.0, 3.0, 6.0], "y": [0, 1, 0, 1]})
+    >>> features = Features.fit(table, FeatureSpec(categorical=("city",), numeric=("x",), label="y"))
+    >>> features.transform(table).categorical.flatten().tolist()
+    [2, 3, 0, 2]
+    >>> Features.from_json(features.to_json()) == features
+    True
+    """
+
+    spec: FeatureSpec
+    vocabularies: dict[str, list[str]]
+    edges: dict[str, list[float]]
+    scales: dict[str, list[float]]  # [mean, deviation, 1.0 if training rows had missing values]
+    _index: dict[str, dict[str, int]] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def fit(cls, table: pa.Table, spec: FeatureSpec) -> Features:
+        """Learn vocabularies, bucket edges and scales from ``table``, which must hold training rows only.
+
+        Raises UserError for an empty table, a column that is not there, or one of an unsuitable type.
+        """
+        columns.require(table, spec.inputs())
+        if table.num_rows == 0:
+            raise UserError("there are no training rows to fit the features on: the table is empty")
+        vocabularies = {}
+        for name in spec.categorical:
+            codes, values = columns.encode(table, name, strict=True)
+            counts = np.bincount(codes[codes >= 0], minlength=len(values))
+            kept = [(-int(n), value) for n, value in zip(counts, values, strict=True) if n >= spec.min_count]
+            vocabularies[name] = [value for _, value in sorted(kept)]
+        for name in (*spec.hashed, *(n for names in spec.crosses for n in names)):
+            columns.encode(table.slice(0, 1), name)  # raises for a type that cannot be a category
+        edges = {}
+        for name in spec.bucketed:
+            known = columns.numbers(table, name)
+            known = known[~np.isnan(known)]
+            cuts = np.quantile(known, np.linspace(0, 1, spec.num_buckets + 1)[1:-1]) if len(known) else []
+            edges[name] = np.unique(cuts).tolist()
+        scales = {}
+        for name in spec.numeric:
+            x = columns.numbers(table, name)
+            known = x[~np.isnan(x)]
+            mean = float(known.mean()) if len(known) else 0.0
+            deviation = float(known.std()) if len(known) else 0.0
+            scales[name] = [mean, deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0]
+            scales[name].append(float(len(known) < len(x)))
+        return cls(spec, vocabularies, edges, scales)
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        """Number of indices of each categorical column, missing and unseen included."""
+        sizes = [FIRST + len(self.vocabularies[name]) for name in self.spec.categorical]
+        sizes += [FIRST + len(self.edges[name]) + 1 for name in self.spec.bucketed]
+        hashed = len(self.spec.hashed) + len(self.spec.crosses)
+        return (*sizes, *[FIRST + self.spec.hash_buckets] * hashed)
+
+    @property
+    def num_dense(self) -> int:
+        """Width of ``Batch.dense``."""
+        return sum(1 + int(scale[2]) for scale in self.scales.values())
+
+    def transform(self, table: pa.Table) -> Batch:
+        """The rows of ``table`` as one Batch of B = ``table.num_rows`` rows.
+
+        Labels are there when the table holds the label column; ids are the id column, or the row numbers
+        from 0. Raises UserError for a missing column, an unsuitable type, or a label other than 0 and 1.
+        """
+        arrays = self.arrays(table)
+        labels = arrays.get("labels")
+        return Batch(
+            ids=torch.from_numpy(arrays["ids"]),
+            categorical=torch.from_numpy(arrays["categorical"]),
+            dense=torch.from_numpy(arrays["dense"]),
+            labels=None if labels is None else torch.from_numpy(labels),
+            weights=None,
+        )
+
+    def arrays(self, table: pa.Table) -> dict[str, np.ndarray]:
+        """As ``transform``, as NumPy arrays: ids, categorical, dense and, when known, labels."""
+        spec = self.spec
+        columns.require(table, spec.inputs())
+        categorical = np.empty((table.num_rows, len(self.cardinalities)), dtype=np.int64)
+        column = 0
+        for name in spec.categorical:
+            codes, values = columns.encode(table, name)
+            known = self._lookup(name)
+            # One look-up per distinct value; the last entry serves code -1, which is null.
+            index = np.array([*(known.get(value, UNSEEN) for value in values), MISSING], dtype=np.int64)
+            categorical[:, column] = index[codes]
+            column += 1
+        for name in spec.bucketed:
+            x = columns.numbers(table, name)
+            bucket = np.searchsorted(np.asarray(self.edges[name]), x, side="right") + FIRST
+            categorical[:, column] = np.where(np.isnan(x), MISSING, bucket)
+            column += 1
+        for names in (*((name,) for name in spec.hashed), *spec.crosses):
+            hashes, missing = columns.hashes(table, names)
+            index = (hashes % np.uint64(spec.hash_buckets)).astype(np.int64) + FIRST
+            categorical[:, column] = np.where(missing, MISSING, index)
+            column += 1
+        dense = np.empty((table.num_rows, self.num_dense), dtype=np.float32)
+        column = 0
+        for name in spec.numeric:
+            x = columns.numbers(table, name)
+            mean, deviation, had_missing = self.scales[name]
+            missing = np.isnan(x)
+            dense[:, column] = np.where(missing, 0.0, np.clip((x - mean) / deviation, -10, 10))
+            column += 1
+            if had_missing:
+                dense[:, column] = missing
+                column += 1
+        arrays = {"ids": columns.ids(table, spec.id), "categorical": categorical, "dense": dense}
+        if spec.label is not None and spec.label in table.column_names:
+            arrays["labels"] = columns.labels(table, spec.label)
+        return arrays
+
+    def _lookup(self, name: str) -> dict[str, int]:
+        if name not in self._index:
+            self._index[name] = {value: FIRST + i for i, value in enumerate(self.vocabularies[name])}
+        return self._index[name]
+
+    def to_json(self) -> str:
+        """Everything ``transform`` needs, as one JSON text (it travels in checkpoints and packages)."""
+        parts = {"vocabularies": self.vocabularies, "edges": self.edges, "scales": self.scales}
+        return json.dumps({"format": FORMAT, "spec": asdict(self.spec), **parts}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Features:
+        """The reverse of ``to_json``. Raises UserError for a text that it did not write."""
+        try:
+            parts: dict[str, Any] = json.loads(text)
+            if parts["format"] != FORMAT:
+                raise UserError(f"features are of format {parts['format']!r}, this version reads {FORMAT!r}")
+            raw = parts["spec"]
+            for name in ("categorical", "bucketed", "hashed", "numeric"):
+                raw[name] = tuple(raw[name])
+            raw["crosses"] = tuple(tuple(names) for names in raw["crosses"])
+            spec = FeatureSpec(**raw)
+            fitted = cls(spec, parts["vocabularies"], parts["edges"], parts["scales"])
+            if not (
+                set(spec.categorical) == set(fitted.vocabularies)
+                and set(spec.bucketed) == set(fitted.edges)
+                and set(spec.numeric) == set(fitted.scales)
+            ):
+                raise KeyError("columns")
+            return fitted
+        except UserError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"not a text written by Features.to_json ({type(error).__name__}: {error})"
+            ) from None
