@@ -1,25 +1,26 @@
 """The sampler over a global batch: every rank takes its slice of one global order (taught in lesson 04).
 
 - The configuration names the *global* batch; the order of an epoch is the same for every world size.
-- The whole state is (seed, epoch, position), position being the number of samples of this epoch's global order
-  that were handed over. So a run resumes exactly in mid-epoch, also on another world size.
-- Uneven tails. ``tail="keep"``: every sample exactly once; the last global batch is smaller, some ranks get one
-  sample fewer or an empty batch, and all ranks take the same number of steps. ``tail="drop"``: the last
+- The whole state is (seed, epoch, position). Position is how many samples of this epoch's global order were
+  handed over. So a run resumes exactly in mid-epoch, also on another world size.
+- Uneven tails. ``tail="keep"``: every sample exactly once; the last global batch is smaller, some ranks get
+  one sample fewer or an empty batch, and all ranks take the same number of steps. ``tail="drop"``: the last
   ``num_samples % global_batch`` samples of the *whole* order are left out, see ``dropped``.
 - When a process group exists, the ranks compare their state at the start of every epoch, in one small
   collective: ranks that disagree would see some samples twice and others never.
 """
 
+import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
+from dtlab.data.agreed import check_same, joined_as, whole_number
 from dtlab.data.order import checked_weights, global_order, rank_counts
-from dtlab.errors import UserError
+from dtlab.errors import DtlabWarning, UserError
 
 STATE_KEYS = ("seed", "epoch", "position")
 
@@ -27,8 +28,8 @@ STATE_KEYS = ("seed", "epoch", "position")
 class GlobalBatchSampler:
     """Hand each rank its part of every global batch, as [B] int64 indices.
 
-    Iterating goes from ``position`` to the end of the epoch and then moves on by itself: ``epoch`` grows by one and
-    ``position`` is 0 again. A batch counts as used once it was handed over.
+    Iterating goes from ``position`` to the end of the epoch and then moves on by itself: ``epoch`` grows by
+    one and ``position`` is 0 again. A batch counts as used once it was handed over.
 
     Args:
         num_samples: samples in the data set; 0 gives no steps.
@@ -61,20 +62,20 @@ class GlobalBatchSampler:
         weights: object | None = None,
         group: "dist.ProcessGroup | None" = None,
     ) -> None:
-        self.num_samples = _integer("num_samples", num_samples, at_least=0)
-        self.global_batch = _integer("global_batch", global_batch, at_least=1)
-        self.seed = _integer("seed", seed, at_least=0)
+        self.num_samples = whole_number("num_samples", num_samples, at_least=0)
+        self.global_batch = whole_number("global_batch", global_batch, at_least=1)
+        self.seed = whole_number("seed", seed, at_least=0)
         if (rank is None) != (world_size is None):
             raise UserError(
                 f"rank is {rank} and world_size is {world_size}; give both, or neither for the group's"
             )
         self._group = group
         self._rank_was_given = rank is not None
-        joined = _joined(group)
+        joined = joined_as(group)
         if rank is None or world_size is None:
             rank, world_size = joined if joined else (0, 1)
-        self.world_size = _integer("world_size", world_size, at_least=1)
-        self.rank = _integer("rank", rank, at_least=0)
+        self.world_size = whole_number("world_size", world_size, at_least=1)
+        self.rank = whole_number("rank", rank, at_least=0)
         if self.rank >= self.world_size:
             raise UserError(f"rank {rank} is not below world_size {world_size}; ranks count from 0")
         if tail not in ("keep", "drop"):
@@ -86,6 +87,13 @@ class GlobalBatchSampler:
             )
         if weights is not None and not shuffle:
             raise UserError("weights need random draws, but shuffle is False; leave one of the two out")
+        if self.global_batch < self.world_size and self.num_samples > self.global_batch:
+            warnings.warn(
+                f"global_batch {global_batch} is below the world size {self.world_size}: "
+                f"{self.world_size - self.global_batch} ranks get nothing in every step",
+                DtlabWarning,
+                stacklevel=2,
+            )
         self.tail = tail
         self.shuffle = shuffle
         self.weights = None if weights is None else checked_weights(weights, self.num_samples)
@@ -197,8 +205,8 @@ class GlobalBatchSampler:
     # -- state ---------------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of ``epoch``; the current epoch keeps its position, so that resuming loops may call it."""
-        epoch = _integer("epoch", epoch, at_least=0)
+        """Go to the start of ``epoch``; the current one keeps its position (a loop that resumes calls it)."""
+        epoch = whole_number("epoch", epoch, at_least=0)
         if epoch != self.epoch:
             self._move(epoch, 0)
 
@@ -216,7 +224,7 @@ class GlobalBatchSampler:
             raise UserError(
                 f"sampler state has the keys {sorted(state)}; it needs exactly {sorted(STATE_KEYS)}"
             )
-        seed, epoch, position = (_integer(key, state[key], at_least=0) for key in STATE_KEYS)
+        seed, epoch, position = (whole_number(key, state[key], at_least=0) for key in STATE_KEYS)
         if position > self.num_samples:
             raise UserError(
                 f"position {position} is past the end of {self.num_samples} samples; "
@@ -233,7 +241,7 @@ class GlobalBatchSampler:
         Raises:
             UserError: on every rank, with the value of each rank, as in ``{0: 1, 1: 2}``.
         """
-        joined = _joined(self._group)
+        joined = joined_as(self._group)
         if joined is None:
             return
         if joined[1] != self.world_size:
@@ -243,29 +251,19 @@ class GlobalBatchSampler:
                     "ranks; build it after joining the group"
                 )
             return
-        if self.world_size == 1:
-            return
-        checksum = 0 if self.weights is None else zlib.crc32(self.weights.tobytes())
-        mine = {
-            "seed": self.seed,
-            "epoch": self.epoch,
-            "position": self.position,
-            "num_samples": self.num_samples,
-            "global_batch": self.global_batch,
-            "checksum of the weights": checksum,
-            "rank": self.rank,
-        }
-        gathered = _all_gather(list(mine.values()), self.world_size, self._group)
-        for column, name in enumerate(mine):
-            values = {rank: row[column] for rank, row in enumerate(gathered)}
-            if name == "rank":
-                if sorted(values.values()) != list(range(self.world_size)):
-                    raise UserError(f"ranks take the same part of the samples: sampler rank by rank {values}")
-            elif len(set(values.values())) > 1:
-                raise UserError(
-                    f"ranks disagree on the sampler's {name}: {values}; give every rank the same {name}, "
-                    "or samples are seen twice and others never"
-                )
+        check_same(
+            "sampler",
+            self.rank,
+            {
+                "seed": self.seed,
+                "epoch": self.epoch,
+                "position": self.position,
+                "num_samples": self.num_samples,
+                "global_batch": self.global_batch,
+                "checksum of the weights": 0 if self.weights is None else zlib.crc32(self.weights.tobytes()),
+            },
+            self._group,
+        )
 
     # -- arithmetic ----------------------------------------------------------------------------------------
 
@@ -280,26 +278,3 @@ class GlobalBatchSampler:
 
     def _steps(self, start: int) -> int:
         return -(-(self._end(start) - start) // self.global_batch)
-
-
-def _integer(name: str, value: Any, *, at_least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise UserError(f"{name} is {value!r}; give a whole number")
-    if value < at_least:
-        raise UserError(f"{name} is {value}; give {at_least} or more")
-    return int(value)
-
-
-def _joined(group: "dist.ProcessGroup | None") -> tuple[int, int] | None:
-    """Return (rank, size) in the group, or None without one."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
-def _all_gather(values: list[int], world_size: int, group: "dist.ProcessGroup | None") -> list[list[int]]:
-    on_cuda = "gloo" not in str(dist.get_backend(group)) and torch.cuda.is_available()
-    mine = torch.tensor(values, dtype=torch.int64, device="cuda" if on_cuda else "cpu")
-    rows = [torch.empty_like(mine) for _ in range(world_size)]
-    dist.all_gather(rows, mine, group=group)
-    return [row.tolist() for row in rows]
