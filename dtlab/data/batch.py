@@ -70,10 +70,20 @@ class Batch:
         rows = rows.to(self.ids.device)
         return Batch(**{name: column.index_select(0, rows) for name, column in self.columns().items()})
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """Return the batch with every column on ``device``; columns already there are not copied."""
+    def to(
+        self, device: torch.device | str, *, dtype: torch.dtype | None = None, non_blocking: bool = False
+    ) -> "Batch":
+        """Return the batch with every column on ``device``; columns already there are not copied.
+
+        ``dtype`` converts the columns of real numbers (dense, labels, weights), never ids and categories.
+        """
         return Batch(
-            **{name: column.to(device, non_blocking=non_blocking) for name, column in self.columns().items()}
+            **{
+                name: column.to(
+                    device, dtype if column.is_floating_point() else None, non_blocking=non_blocking
+                )
+                for name, column in self.columns().items()
+            }
         )
 
     def pin_memory(self) -> "Batch":
@@ -82,9 +92,18 @@ class Batch:
 
     def split(self, sizes: Sequence[int]) -> list["Batch"]:
         """Cut into consecutive batches of the given sizes, which add up to the rows; views, not copies."""
-        named = self.columns()
-        parts = [column.split_with_sizes(list(sizes)) for column in named.values()]
-        return [Batch(**dict(zip(named, columns, strict=True))) for columns in zip(*parts, strict=True)]
+        nothing = [None] * len(sizes)
+        columns = (self.ids, self.categorical, self.dense, self.labels, self.weights)
+        parts = [nothing if column is None else column.split_with_sizes(list(sizes)) for column in columns]
+        batches = []
+        for ids, categorical, dense, labels, weights in zip(*parts, strict=True):
+            # Parts of one table agree in length: the check would cost as much again as the cutting.
+            batch = object.__new__(Batch)
+            batch.__dict__.update(
+                ids=ids, categorical=categorical, dense=dense, labels=labels, weights=weights
+            )
+            batches.append(batch)
+        return batches
 
     @staticmethod
     def concat(batches: Sequence["Batch"]) -> "Batch":
