@@ -32,8 +32,11 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """Run ``dtlab`` with ``tokens`` (default: the command line) and return the exit code."""
     words = list(sys.argv[1:] if tokens is None else tokens)
     try:
-        app.config = _config_file(words)
+        file = _config_file(words)
+        app.config = file
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
+        if file is None and bound.arguments.get("config_file") is not None:
+            raise UserError(f"config file = {str(bound.arguments['config_file'])!r}: must come right after 'train'")
     except (CycloptsError, UserError, ValueError, TypeError) as error:
         return _refuse(error)
     except SystemExit as stop:  # --help and --version print and leave

@@ -46,6 +46,8 @@ def train(
 
     if report is not None:
         require_writable(report, "report")
+    if nproc is not None and nproc < 1:
+        raise UserError(f"nproc = {nproc}: must be at least 1")
     launched = detect(dict(os.environ)).launcher != "none"
     if launched:
         if nproc is not None:

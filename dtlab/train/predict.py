@@ -27,7 +27,7 @@ def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384
     require_writable(output, "output")
     package = load_package(checkpoint)
     table = package.features.transform(read_table(parquet))
-    table = table.to(dtype=getattr(torch, package.config.run.dtype))
+    table = table.to("cpu", dtype=getattr(torch, package.config.run.dtype))
     scores = score(package.model, table, batch=batch)
     assert scores is not None, "predict runs in one process"
     columns = {"id": scores.ids.numpy(), "score": torch.sigmoid(scores.logits.double()).numpy()}

@@ -147,11 +147,10 @@ def global_steps(loader: Loader, steps: int | None = None) -> Iterator[tuple[Bat
     Stops after ``steps`` steps if given, leaving the loader at the position of the next one.
     """
     sampler = loader.sampler
-    left = sampler.samples_left
-    full = sampler.global_batch
+    left, full = sampler.num_samples - sampler.position, sampler.global_batch
     batches: Iterable[Batch] = loader
     for number, batch in enumerate(batches, start=1):
-        rows = full if left >= full else left
+        rows = min(full, left)
         left -= rows
         yield batch, rows
         if number == steps:

@@ -1,0 +1,124 @@
+"""Bad input at the command line: one line that names the field, the value and the way out, and exit code 2."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dtlab.cli import main
+
+
+def refused(capsys, *words: str) -> str:
+    assert main(list(words)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert "Traceback" not in lines[0]
+    return lines[0]
+
+
+def config(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_misspelt_key_in_the_file_offers_the_near_name(capsys, tmp_path):
+    line = refused(capsys, "train", config(tmp_path, "[optim]\nlrr = 0.1\n"))
+    assert "lrr" in line
+    assert "optim.lr" in line
+
+
+@pytest.mark.parametrize("text", ["[optimm]\nlr = 0.1\n", "[optimm]\n", "optimm = 3\n"])
+def test_misspelt_table_offers_the_near_name_even_when_empty(capsys, tmp_path, text):
+    line = refused(capsys, "train", config(tmp_path, text))
+    assert "optimm" in line
+    assert "optim" in line.replace("optimm", "")
+
+
+def test_key_where_a_table_belongs(capsys, tmp_path):
+    assert "[optim]" in refused(capsys, "train", config(tmp_path, "optim = 3\n"))
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--optim.lr", "-1"], ["optim.lr", "-1"]),
+        (["--optim.lr", "nan"], ["optim.lr", "nan"]),
+        (["--optim.lr", "inf"], ["optim.lr", "inf"]),
+        (["--optim.global-batch", "0"], ["optim.global_batch", "0"]),
+        (["--optim.max-epochs", "0"], ["optim.max_epochs", "0"]),
+        (["--model.dropout", "1"], ["model.dropout", "1"]),
+        (["--model.hidden", "64", "--model.hidden", "0"], ["model.hidden", "0"]),
+        (["--run.seed", "-3"], ["run.seed", "-3"]),
+        (["--data.test-fraction", "1.5"], ["data.test_fraction", "1.5"]),
+        (["--run.engine", "horovod"], ["engine", "horovod", "by_hand"]),
+        (["--nproc", "two"], ["nproc", "two"]),
+        (["--optim.lrr", "1"], ["--optim.lrr", "--optim.lr"]),
+    ],
+)
+def test_value_that_the_configuration_refuses(capsys, words, named):
+    line = refused(capsys, "train", *words)
+    assert all(word in line for word in named), line
+
+
+def test_value_in_the_file_that_the_configuration_refuses(capsys, tmp_path):
+    line = refused(capsys, "train", config(tmp_path, "[optim]\nlr = -0.5\n"))
+    assert "optim.lr" in line
+    assert "-0.5" in line
+
+
+def test_text_where_the_file_needs_a_number(capsys, tmp_path):
+    assert "abc" in refused(capsys, "train", config(tmp_path, '[optim]\nlr = "abc"\n'))
+
+
+def test_file_that_is_not_toml(capsys, tmp_path):
+    assert "not valid TOML" in refused(capsys, "train", config(tmp_path, "[optim\n"))
+
+
+def test_missing_file_is_named(capsys):
+    assert "nowhere.toml" in refused(capsys, "train", "nowhere.toml")
+
+
+def test_flag_wins_over_the_file(tmp_path, capsys):
+    path = config(tmp_path, "[optim]\nlr = -0.5\n")  # refused, unless the flag replaces it
+    line = refused(capsys, "train", path, "--optim.lr", "0.1", "--nproc", "0")
+    assert "nproc" in line
+    assert "optim.lr" not in line
+
+
+@pytest.mark.parametrize("nproc", ["0", "-1"])
+def test_no_ranks_are_refused(capsys, nproc):
+    line = refused(capsys, "train", "--nproc", nproc)
+    assert "nproc" in line
+    assert nproc in line
+
+
+def test_misspelt_command_offers_the_near_name(capsys):
+    line = refused(capsys, "trian")
+    assert "train" in line
+
+
+def test_report_in_a_place_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    line = refused(capsys, "train", "--report", str(tmp_path / "file" / "report.json"))
+    assert "report" in line
+    line = refused(capsys, "train", "--report", str(tmp_path))
+    assert "is a folder" in line
+
+
+def test_config_file_after_the_flags_is_refused_not_ignored(capsys, tmp_path):
+    line = refused(capsys, "train", "--nproc", "1", config(tmp_path, "[optim]\nlr = 0.1\n"))
+    assert "right after" in line
+
+
+def test_help_answers_without_torch():
+    code = (
+        "import sys; from dtlab.cli import main; code = main(['--help']); "
+        "sys.exit(code or 3 * ('torch' in sys.modules or 'numpy' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "train" in done.stdout
