@@ -25,7 +25,7 @@ app.command("dtlab.commands.training:prepare", name="prepare", help="Prepare a d
 app.command("dtlab.commands.machine:doctor", name="doctor", help="Check this machine, with the fix for each fault.")
 app.command("dtlab.commands.money:cost", name="cost", help="Price of a run: instance, hours, how many.")
 app.command("dtlab.commands.money:instances", name="instances", help="List the known instances with their prices.")
-app.command("dtlab.commands.lessons:course", name="course", help="Build, verify and run the lessons.")
+app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")
 
 
 def main(tokens: Sequence[str] | None = None) -> int:

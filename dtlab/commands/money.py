@@ -1,0 +1,73 @@
+"""``dtlab cost`` and ``dtlab instances``: prices with their region, date and kind."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Literal
+
+from dtlab.cost import billing, catalogue
+from dtlab.errors import UserError
+
+
+def cost(
+    instance: str,
+    /,
+    *,
+    hours: float = 1.0,
+    count: int = 1,
+    kind: Literal["sagemaker", "ec2", "spot"] = "sagemaker",
+    region: str = "us-east-1",
+    json: bool = False,
+) -> None:
+    """What a run costs: whole instances, billed by the second.
+
+    Parameters
+    ----------
+    instance
+        Instance type, with or without ml., for example ml.g5.12xlarge.
+    hours
+        How long the run takes.
+    count
+        How many instances.
+    kind
+        Which price: SageMaker training, EC2 on demand, or an estimate of EC2 spot.
+    region
+        AWS region.
+    json
+        Print one JSON object instead of a line.
+    """
+    bill = billing.cost(instance, hours * 3600, count=count, kind=kind, region=region)
+    if not json:
+        print(bill.line())
+        return
+    price = {name: getattr(bill.price, name) for name in ("usd", "unit", "region", "date", "source", "kind")}
+    print(json_module.dumps({"usd": bill.usd, "billed_seconds": bill.billed_seconds, "count": count, "price": price}))
+
+
+def instances(*, gpus: int | None = None, json: bool = False) -> None:
+    """List the known instances with the SageMaker training price of each, and what the price rests on.
+
+    Parameters
+    ----------
+    gpus
+        Only machines with this many cards.
+    json
+        Print one JSON array instead of a table.
+    """
+    rows = []
+    for found in catalogue.instances(gpus=gpus):
+        try:
+            price = found.price("sagemaker").line()
+        except UserError:
+            price = "no SageMaker price known"
+        memory = f"{found.gpu_memory_gib:g} GiB" if found.gpu_memory_gib else "-"
+        rows.append((found.sagemaker_name, f"{found.gpus} x {found.gpu}" if found.gpus else "-", memory, price))
+    if not rows:
+        raise UserError(f"gpus = {gpus}: no instance has that many; see dtlab instances")
+    if json:
+        names = ("instance", "gpus", "memory_per_gpu", "price")
+        print(json_module.dumps([dict(zip(names, row, strict=True)) for row in rows]))
+        return
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        print("  ".join(row[column].ljust(widths[column]) for column in range(3)) + "  " + row[3])
