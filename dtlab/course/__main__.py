@@ -1,0 +1,103 @@
+"""`python -m dtlab.course build | verify | run | progress`: the course from the command line."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from dtlab.errors import UserError
+
+app = App(name="course", help="Build, verify and run the notebooks of the course.")
+
+
+@app.command
+def build(*lessons: str, learner_only: bool = False) -> int:
+    """Build learner and solution notebooks from notebooks/src.
+
+    Parameters
+    ----------
+    lessons
+        Numbers such as 02; all when none is given.
+    learner_only
+        Do not execute and store the solutions.
+    """
+    from dtlab.course.build import build as build_notebooks
+    from dtlab.course.build import summary
+
+    for path, size in summary(build_notebooks(lessons, run=not learner_only)).items():
+        print(f"{path}  {size / 1000:.0f} kB")
+    return 0
+
+
+@app.command
+def verify(*lessons: str, execute: bool = False) -> int:
+    """Compare the built notebooks with their sources, and check the rules for authors.
+
+    Parameters
+    ----------
+    lessons
+        Numbers such as 02; all when none is given.
+    execute
+        Also run the solutions again and compare the outputs of cells tagged nbval-check-output.
+    """
+    from dtlab.course.verify import verify as find_problems
+
+    problems = find_problems(lessons, run=execute)
+    print("\n".join(problems) or "notebooks are what their sources give")
+    return 1 if problems else 0
+
+
+@app.command
+def run(
+    *lessons: str,
+    learner: bool = False,
+    solutions: bool = False,
+    no_network: Annotated[bool, Parameter(negative=())] = False,
+    limits: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Execute notebooks under nbval, one after the other; both kinds when neither is named.
+
+    Parameters
+    ----------
+    lessons
+        Numbers such as 02; all when none is given.
+    learner
+        Run the learners' notebooks.
+    solutions
+        Run the solution notebooks, in strict mode.
+    no_network
+        Cut the network, loopback stays up.
+    limits
+        Fail when a solution takes more than 30 s or the learners' notebooks more than 10 s on average.
+    """
+    from dtlab.course.run import run as run_notebooks
+
+    both = learner == solutions
+    return run_notebooks(
+        lessons, learner=learner or both, solutions=solutions or both, no_network=no_network, limits=limits
+    )
+
+
+@app.command
+def progress() -> int:
+    """Show what you have solved."""
+    from dtlab.course.progress import progress_table
+
+    progress_table()
+    return 0
+
+
+def main() -> None:
+    """Run the command; a UserError is printed without a traceback and ends with code 2."""
+    try:
+        code = app()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

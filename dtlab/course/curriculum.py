@@ -1,0 +1,16 @@
+"""The lessons that exist, with title and minutes: one list for the start page and the progress table."""
+
+from typing import NamedTuple
+
+
+class LessonInfo(NamedTuple):
+    title: str
+    minutes: int
+
+
+LESSONS: dict[str, LessonInfo] = {
+    "01": LessonInfo("Why distribute?", 40),
+    "02": LessonInfo("Ranks, collectives, parameter server or ring", 50),
+    "03": LessonInfo("Data parallel from scratch", 55),
+    "04": LessonInfo("Samplers", 45),
+}
