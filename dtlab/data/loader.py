@@ -124,7 +124,6 @@ class Loader:
         finally:
             if ahead is not None:
                 ahead.close()
-        sampler.end_epoch(walk)
 
 
 class _Chunk(NamedTuple):

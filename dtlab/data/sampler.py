@@ -28,8 +28,9 @@ STATE_KEYS = ("seed", "epoch", "position")
 class GlobalBatchSampler:
     """Hand each rank its part of every global batch, as [B] int64 indices.
 
-    Iterating goes from ``position`` to the end of the epoch and then moves on by itself: ``epoch`` grows by
-    one and ``position`` is 0 again. A batch counts as used once it was handed over.
+    Iterating goes from ``position`` to the end of the epoch. A batch counts as used once it was handed over:
+    with the last one of an epoch, ``epoch`` grows by one and ``position`` is 0 again, so the next loop is the
+    next epoch without ``set_epoch``.
 
     Args:
         num_samples: samples in the data set; 0 gives no steps.
@@ -166,41 +167,36 @@ class GlobalBatchSampler:
 
     def __iter__(self) -> Iterator[np.ndarray]:
         walk = self.begin()  # now, not at the first batch: the comparison is a collective
-        return self._batches(walk)
+        return self._batches(walk, self.global_batches())
 
-    def _batches(self, walk: int) -> Iterator[np.ndarray]:
-        for batch in self.global_batches():
+    def _batches(self, walk: int, batches: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        for batch in batches:
             self.advance(len(batch), walk)
             yield self.local(batch)
-        self.end_epoch(walk)
 
     def begin(self) -> int:
-        """Start walking: compare the state over ranks, and return a ticket for ``advance`` and ``end_epoch``.
+        """Start walking: compare the state over ranks, and return a ticket for ``advance``.
 
         An older walk ends here: its next step raises, so that two loops cannot move one position.
         """
         self.check_agreement()
         self._walk += 1
+        if self.num_samples == 0:
+            self.epoch += 1
         return self._walk
 
     def advance(self, samples: int, walk: int) -> None:
-        """Count a global batch of ``samples`` as handed over."""
+        """Count a global batch of ``samples`` as handed over; the last one moves to the next epoch."""
         if walk != self._walk:
-            self._raise_stale()
-        self.position += samples
+            raise UserError(
+                "the sampler was moved (set_epoch, load_state_dict or a second loop) while this loop was "
+                "still running; start a new loop, or give each loop a sampler of its own"
+            )
         self._last_size = samples
-
-    def end_epoch(self, walk: int) -> None:
-        """Move to the start of the next epoch."""
-        if walk != self._walk:
-            self._raise_stale()
-        self._move(self.epoch + 1, 0)
-
-    def _raise_stale(self) -> None:
-        raise UserError(
-            "the sampler was moved (set_epoch, load_state_dict or a second loop) while this loop was still "
-            "running; start a new loop, or give each loop a sampler of its own"
-        )
+        self.position += samples
+        if self.position == self._end(self.position):
+            self.epoch += 1
+            self.position = 0
 
     # -- state ---------------------------------------------------------------------------------------------
 
@@ -231,6 +227,8 @@ class GlobalBatchSampler:
                 "the state is from another data set"
             )
         self.seed = seed
+        if 0 < position == self._end(position):
+            epoch, position = epoch + 1, 0
         self._move(epoch, position)
 
     def check_agreement(self) -> None:
