@@ -17,10 +17,10 @@ from dtlab.errors import UserError
 
 
 def near(name: str, names: list[str]) -> str:
-    """``; did you mean 'x'?`` for the nearest name, or nothing."""
+    """``; the nearest name is 'x'``, or nothing."""
     folded = {other.casefold(): other for other in names}
     close = difflib.get_close_matches(name.casefold(), list(folded), n=1, cutoff=0.6)
-    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+    return f"; the nearest name is {folded[close[0]]!r}" if close else ""
 
 
 def listed(schema: pa.Schema, limit: int = 40) -> str:
@@ -35,13 +35,9 @@ def require(table: pa.Table | pa.Schema, names: list[str], where: str = "the tab
     schema = table if isinstance(table, pa.Schema) else table.schema
     absent = [name for name in names if name not in schema.names]
     if absent:
-        hints = near(absent[0], schema.names)
-        which = f"column {absent[0]!r} is" if len(absent) == 1 else f"columns {absent} are"
-        raise UserError(
-            f"{which} not in {where}{hints} It holds: {listed(schema)}".replace("?.", "?")
-            if hints
-            else f"{which} not in {where}, which holds: {listed(schema)}"
-        )
+        others = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+        hint = near(absent[0], schema.names)
+        raise UserError(f"column {absent[0]!r}{others} is not in {where}{hint}; it holds: {listed(schema)}")
     for name in names:
         if schema.names.count(name) > 1:
             raise UserError(f"column {name!r} stands {schema.names.count(name)} times in {where}: rename one")
@@ -133,17 +129,19 @@ def hashes(table: pa.Table, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndar
 
 
 def ids(table: pa.Table, name: str | None) -> np.ndarray:
-    """Row ids [B] as int64: the id column, or row numbers when there is none or it holds text."""
+    """Row ids [B] as int64: the id column, or row numbers from 0 when there is none."""
     if name is None or name not in table.column_names:
         return np.arange(table.num_rows, dtype=np.int64)
     array = plain(table, name)
     if not pt.is_integer(array.type):
-        return np.arange(table.num_rows, dtype=np.int64)
+        raise UserError(
+            f"the id column {name!r} is {array.type}, not whole numbers: leave the id out to use row numbers"
+        )
     if array.null_count:
         raise UserError(
             f"the id column {name!r} has {array.null_count} missing values: every row needs its id"
         )
-    return np.array(pc.cast(array, pa.int64()).to_numpy())
+    return np.array(pc.cast(array, pa.int64(), safe=False).to_numpy())
 
 
 def labels(table: pa.Table, name: str) -> np.ndarray:

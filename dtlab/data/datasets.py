@@ -11,7 +11,6 @@ Every rank may call it at once; no process group is needed. Taught in lessons 03
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,24 +19,12 @@ import pyarrow as pa
 from dtlab.data import cache, clicks, flights, parquet
 from dtlab.data.batch import Batch
 from dtlab.data.config import DataConfig
-from dtlab.data.features import Features, FeatureSpec
+from dtlab.data.features import Features
 from dtlab.data.prepare import prepare
 from dtlab.data.shards import read_split
+from dtlab.data.source import SPLITS, Source
 
 __all__ = ["SPLITS", "DataConfig", "Dataset", "Source", "load_dataset"]
-
-SPLITS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Source:
-    """Prepared rows: ``read(split, columns)`` gives an Arrow table; ``version`` is a hash of their content."""
-
-    name: str
-    version: str
-    spec: FeatureSpec
-    read: Callable[[str], pa.Table]
-    best_auc: float | None = None
 
 
 @dataclass(frozen=True)
