@@ -17,6 +17,12 @@ def joined_as(group: "dist.ProcessGroup | None" = None) -> tuple[int, int] | Non
     return dist.get_rank(group), dist.get_world_size(group)
 
 
+def wire_device(group: "dist.ProcessGroup | None" = None) -> torch.device:
+    """Return where a tensor must be to travel in the group: on the CPU for gloo, on this rank's card for NCCL."""
+    on_cuda = "gloo" not in str(dist.get_backend(group)) and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+
+
 def check_same(
     owner: str, rank: int, values: Mapping[str, int], group: "dist.ProcessGroup | None" = None
 ) -> None:
@@ -33,8 +39,7 @@ def check_same(
     if joined is None or joined[1] == 1:
         return
     world_size = joined[1]
-    on_cuda = "gloo" not in str(dist.get_backend(group)) and torch.cuda.is_available()
-    mine = torch.tensor([rank, *values.values()], dtype=torch.int64, device="cuda" if on_cuda else "cpu")
+    mine = torch.tensor([rank, *values.values()], dtype=torch.int64, device=wire_device(group))
     rows = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(rows, mine, group=group)
     parts, *columns = ({r: int(row[i]) for r, row in enumerate(rows)} for i in range(len(mine)))

@@ -1,0 +1,66 @@
+"""Gather what ranks computed about their samples, in the order of the ids and each sample once (lesson 04).
+
+Gathered results come in rank order and, from a padded sampler, with extra entries: a metric over them depends on
+the number of processes. Here the ids decide.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dtlab.errors import UserError
+from dtlab.ranks import agreement
+
+
+@dataclass(frozen=True)
+class ById:
+    """Results of all ranks: ``ids`` [N] growing, ``columns`` by name, each [N, ...] in the order of the ids."""
+
+    ids: Tensor
+    columns: dict[str, Tensor]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.columns[name]
+
+
+def gather_by_id(
+    ids: Tensor, *, dst: int | None = 0, num_samples: int | None = None, **columns: Tensor
+) -> ById | None:
+    """Bring the ranks' results together, ordered by id (collective).
+
+    Args:
+        ids: [B] int64 of this rank's samples; B may differ between ranks and may be 0.
+        dst: the rank that gets the result (None elsewhere); None for every rank.
+        num_samples: how many samples there must be, to catch missing ones.
+        columns: [B, ...] each, results for those ids.
+
+    Raises:
+        UserError: on the ranks that get the result: a sample is there twice or missing.
+
+    >>> both = gather_by_id(torch.tensor([2, 0, 1]), score=torch.tensor([0.2, 0.0, 0.1]))
+    >>> both.ids.tolist(), both["score"].tolist() == torch.tensor([0.0, 0.1, 0.2]).tolist()
+    ([0, 1, 2], True)
+    """
+    for name, column in columns.items():
+        if len(column) != len(ids):
+            raise UserError(f"{name} has {len(column)} rows for {len(ids)} ids; give one row per id")
+    gathered = {name: agreement.gather(column, dst=dst) for name, column in {"ids": ids, **columns}.items()}
+    if gathered["ids"] is None:
+        return None
+    joined = {name: torch.cat(parts) for name, parts in gathered.items()}
+    order = torch.argsort(joined["ids"], stable=True)
+    joined = {name: column[order] for name, column in joined.items()}
+    ordered = joined.pop("ids")
+    again = ordered[1:][ordered[1:] == ordered[:-1]].unique()
+    if len(again):
+        raise UserError(
+            f"{len(again)} of {len(ordered.unique())} samples were evaluated more than once, first id {int(again[0])}; "
+            "use GlobalBatchSampler(shuffle=False, tail='keep'), which does not pad"
+        )
+    if num_samples is not None and len(ordered) != num_samples:
+        raise UserError(f"{len(ordered)} samples were evaluated, {num_samples} expected; use tail='keep'")
+    return ById(ordered, joined)
