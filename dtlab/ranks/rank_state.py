@@ -121,7 +121,7 @@ def own_frame(stack: Sequence[Frame]) -> Frame | None:
 def capture(rank: int) -> RankState:
     """The state of this process; called from another thread than the main one."""
     stack = main_stack()
-    waiting_in = _operation_in(stack)
+    waiting_in = operation_in(stack)
     entries = _flight_entries()
     groups: dict[str, int] = {}
     for entry in entries:
@@ -160,7 +160,7 @@ def main_stack(limit: int = 40) -> tuple[Frame, ...]:
     return tuple(Frame(f.filename, f.lineno or 0, f.name, f.line or "") for f in reversed(summary))
 
 
-def _operation_in(stack: Sequence[Frame]) -> str | None:
+def operation_in(stack: Sequence[Frame]) -> str | None:
     """Name of the torch.distributed function that the stack stands in, or of the backward pass."""
     for frame in stack:
         file = frame.file.replace(os.sep, "/")
