@@ -8,19 +8,14 @@ import torch
 import torch.distributed as dist
 
 from dtlab.errors import UserError
+from dtlab.ranks import agreement
 
 
 def joined_as(group: "dist.ProcessGroup | None" = None) -> tuple[int, int] | None:
     """Return (rank, size) in the group (the default one for None), or None where no group exists."""
-    if not (dist.is_available() and dist.is_initialized()):
+    if not agreement.has_group():
         return None
-    return dist.get_rank(group), dist.get_world_size(group)
-
-
-def wire_device(group: "dist.ProcessGroup | None" = None) -> torch.device:
-    """Return where a tensor must be to travel in the group: on the CPU for gloo, on this rank's card for NCCL."""
-    on_cuda = "gloo" not in str(dist.get_backend(group)) and torch.cuda.is_available()
-    return torch.device("cuda", torch.cuda.current_device()) if on_cuda else torch.device("cpu")
+    return agreement.rank(group), agreement.world_size(group)
 
 
 def check_same(
@@ -39,7 +34,7 @@ def check_same(
     if joined is None or joined[1] == 1:
         return
     world_size = joined[1]
-    mine = torch.tensor([rank, *values.values()], dtype=torch.int64, device=wire_device(group))
+    mine = torch.tensor([rank, *values.values()], dtype=torch.int64, device=agreement.wire_device(group))
     rows = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(rows, mine, group=group)
     parts, *columns = ({r: int(row[i]) for r, row in enumerate(rows)} for i in range(len(mine)))

@@ -1,8 +1,8 @@
 """Which samples were seen, by which rank, twice, never: counted from row ids, not assumed (lesson 04).
 
 - ``seen(ids_by_rank, universe)`` is a pure function over what ranks returned; figures and exercises use it.
-- ``Coverage`` counts in a running job: the trainer adds the ids of every batch that reached the model, and at the
-  end of an epoch the ranks add up their counts.
+- ``Coverage`` counts in a running job: the trainer adds the ids of every batch that reached the model, and at
+  the end of an epoch the ranks add up their counts.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dtlab.data.agreed import joined_as, wire_device
+from dtlab.data.agreed import joined_as
 from dtlab.errors import UserError
+from dtlab.ranks.agreement import wire_device
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Coverage:
             counts, foreign = summed[:-1], int(summed[-1])
         if foreign:
             raise UserError(
-                f"{foreign} rows reached the model whose ids are not among the {len(self._ids)} training rows; "
+                f"{foreign} rows reached the model whose ids are not among the {len(self._ids)} given; "
                 "check which split the loader reads"
             )
         found = counts > 0

@@ -1,7 +1,7 @@
 """Gather what ranks computed about their samples, in the order of the ids and each sample once (lesson 04).
 
-Gathered results come in rank order and, from a padded sampler, with extra entries: a metric over them depends on
-the number of processes. Here the ids decide.
+Gathered results come in rank order and, from a padded sampler, with extra entries: a metric over them depends
+on the number of processes. Here the ids decide.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from dtlab.ranks import agreement
 
 @dataclass(frozen=True)
 class ById:
-    """Results of all ranks: ``ids`` [N] growing, ``columns`` by name, each [N, ...] in the order of the ids."""
+    """Results of all ranks: ``ids`` [N] growing, and ``columns`` by name, [N, ...] each, in that order."""
 
     ids: Tensor
     columns: dict[str, Tensor]
@@ -48,18 +48,21 @@ def gather_by_id(
     for name, column in columns.items():
         if len(column) != len(ids):
             raise UserError(f"{name} has {len(column)} rows for {len(ids)} ids; give one row per id")
-    gathered = {name: agreement.gather(column, dst=dst) for name, column in {"ids": ids, **columns}.items()}
-    if gathered["ids"] is None:
+    joined: dict[str, Tensor] = {}
+    for name, column in {"ids": ids, **columns}.items():
+        parts = agreement.gather(column, dst=dst)
+        if parts is not None:
+            joined[name] = torch.cat(parts)
+    if not joined:
         return None
-    joined = {name: torch.cat(parts) for name, parts in gathered.items()}
     order = torch.argsort(joined["ids"], stable=True)
     joined = {name: column[order] for name, column in joined.items()}
     ordered = joined.pop("ids")
     again = ordered[1:][ordered[1:] == ordered[:-1]].unique()
     if len(again):
         raise UserError(
-            f"{len(again)} of {len(ordered.unique())} samples were evaluated more than once, first id {int(again[0])}; "
-            "use GlobalBatchSampler(shuffle=False, tail='keep'), which does not pad"
+            f"{len(again)} of {len(ordered.unique())} samples were evaluated more than once, "
+            f"first id {int(again[0])}; use GlobalBatchSampler(shuffle=False), which does not pad"
         )
     if num_samples is not None and len(ordered) != num_samples:
         raise UserError(f"{len(ordered)} samples were evaluated, {num_samples} expected; use tail='keep'")

@@ -120,6 +120,11 @@ class GlobalBatchSampler:
         """Steps from ``position`` to the end of the epoch; the same on every rank."""
         return self._steps(self.position)
 
+    @property
+    def remaining_samples(self) -> int:
+        """Samples, over all ranks, from ``position`` to the end of the epoch, without what the tail drops."""
+        return self._end(self.position) - self.position
+
     def __len__(self) -> int:
         return self.steps_per_epoch
 

@@ -1,0 +1,158 @@
+"""Streams: data read block by block (row groups, files), never permuted as a whole (lessons 04 and 11).
+
+- The order is a pure function of (seed, epoch): the blocks are permuted and cut into windows of ``window``
+  blocks; the rows are permuted inside a window. All ranks shuffle with one seed and take their stride after.
+- Batches run on over the borders of blocks and windows: every batch is full but the last, whatever the sizes
+  of the blocks, so ranks with equal rows take equal steps.
+- Worker w of W builds the batches w, w + W, ...: the tail is that of the whole set, not one per worker.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset, get_worker_info
+
+from dtlab.data.batch import Batch
+from dtlab.data.draws import drawing_from
+from dtlab.data.sampler import GlobalBatchSampler
+from dtlab.errors import UserError
+
+
+def window_order(
+    block_rows: Sequence[int], *, window: int, seed: int, epoch: int, shuffle: bool = True
+) -> Iterator[np.ndarray]:
+    """Yield the row numbers of one window after the other; row numbers count through the blocks as stored.
+
+    >>> [w.tolist() for w in window_order([2, 1, 2], window=2, seed=0, epoch=0, shuffle=False)]
+    [[0, 1, 2], [3, 4]]
+    """
+    first = np.concatenate([[0], np.cumsum(block_rows, dtype=np.int64)])
+    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
+    blocks = generator.permutation(len(block_rows)) if shuffle else np.arange(len(block_rows))
+    for start in range(0, len(blocks), window):
+        rows = np.concatenate([np.arange(first[b], first[b + 1]) for b in blocks[start : start + window]])
+        yield generator.permutation(rows) if shuffle else rows
+
+
+class StreamSampler(GlobalBatchSampler):
+    """A ``GlobalBatchSampler`` whose order stays inside windows of blocks; same state, tails and checks.
+
+    Args:
+        block_rows: rows of each block, in stored order.
+        window: blocks that are open at once; more mixes better and needs more memory.
+        arguments: those of ``GlobalBatchSampler``, without weights.
+
+    >>> sampler = StreamSampler([30, 10], 8, rank=0, world_size=1)
+    >>> [len(batch) for batch in sampler]
+    [8, 8, 8, 8, 8]
+    """
+
+    def __init__(
+        self, block_rows: Sequence[int], global_batch: int, *, window: int = 4, **arguments: Any
+    ) -> None:
+        if window < 1:
+            raise UserError(f"window is {window}; give 1 block or more")
+        if arguments.get("weights") is not None:
+            raise UserError(
+                "weights need random access to all rows, which a stream has not; use GlobalBatchSampler"
+            )
+        self.block_rows = [int(rows) for rows in block_rows]
+        self.window = window
+        self._first = np.concatenate([[0], np.cumsum(self.block_rows, dtype=np.int64)])
+        super().__init__(int(self._first[-1]), global_batch, **arguments)
+
+    def global_batches(self) -> Iterator[np.ndarray]:
+        """Yield the global batches from ``position`` on, computing one window at a time."""
+        skip, end = self.position, self._end(self.position)
+        left = end - skip
+        carry = np.empty(0, dtype=np.int64)
+        for rows in window_order(
+            self.block_rows, window=self.window, seed=self.seed, epoch=self.epoch, shuffle=self.shuffle
+        ):
+            if skip >= len(rows):
+                skip -= len(rows)
+                continue
+            carry = np.concatenate([carry, rows[skip:]])
+            skip = 0
+            while len(carry) >= self.global_batch and left >= self.global_batch:
+                yield carry[: self.global_batch]
+                carry = carry[self.global_batch :]
+                left -= self.global_batch
+        if left:
+            yield carry[:left]
+
+    def remaining(self) -> np.ndarray:
+        """Return the rest of the epoch's order as one array."""
+        return np.concatenate([np.empty(0, dtype=np.int64), *self.global_batches()])
+
+    def locate(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the block of each row number and its place inside the block."""
+        blocks = np.searchsorted(self._first, rows, side="right") - 1
+        return blocks, rows - self._first[blocks]
+
+
+class BlockStream(IterableDataset):
+    """Batches of this rank, read block by block; give it to ``data_loader`` to read with worker processes.
+
+    Args:
+        sampler: whose blocks ``read`` reads.
+        read: number of a block -> its rows, as a ``Batch`` or anything that a numpy index array cuts by row.
+            The blocks of two windows are kept.
+
+    >>> blocks = [np.array([10, 11, 12]), np.array([13, 14])]
+    >>> sampler = StreamSampler([3, 2], 2, shuffle=False, rank=0, world_size=1)
+    >>> [batch.tolist() for batch in BlockStream(sampler, blocks.__getitem__)]
+    [[10, 11], [12, 13], [14]]
+    """
+
+    def __init__(self, sampler: StreamSampler, read: Callable[[int], Any]) -> None:
+        self.sampler = sampler
+        self.read = read
+        self._open: dict[int, Any] = {}
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        if worker is not None:
+            return self.walk(worker.id, worker.num_workers)
+        return self._counted(self.sampler.begin())
+
+    def _counted(self, ticket: int) -> Iterator[Any]:
+        for global_batch, batch in zip(self.sampler.global_batches(), self.walk(0, 1), strict=True):
+            self.sampler.advance(len(global_batch), ticket)
+            yield batch
+
+    def walk(self, worker: int, num_workers: int) -> Iterator[Any]:
+        """Yield one worker's share of this rank's batches, without moving the sampler."""
+        sampler = self.sampler
+        place = (sampler.seed, sampler.epoch)
+        position = sampler.position
+        for step, global_batch in enumerate(sampler.global_batches()):
+            if step % num_workers == worker:
+                with drawing_from(*place, position, sampler.rank):
+                    batch = self._rows(sampler.local(global_batch))
+                yield batch
+            position += len(global_batch)
+
+    def _rows(self, rows: np.ndarray) -> Any:
+        blocks, inside = self.sampler.locate(rows)
+        needed = list(dict.fromkeys(blocks.tolist()))
+        for block in needed:
+            if block not in self._open:
+                while len(self._open) >= 2 * self.sampler.window:  # a batch may touch two windows
+                    self._open.pop(next(iter(self._open)))
+                self._open[block] = self.read(block)
+        if not needed:
+            some = next(iter(self._open)) if self._open else 0
+            source = self._open[some] if self._open else self.read(some)
+            return source.take(rows) if isinstance(source, Batch) else source[rows]
+        parts: list[Any] = []
+        for block in needed:
+            source = self._open[block]
+            index = inside[blocks == block]
+            parts.append(source.take(index) if isinstance(source, Batch) else source[index])
+        # Back from block by block to the order of the batch, which is that of every world size.
+        back = np.argsort(np.concatenate([np.flatnonzero(blocks == block) for block in needed]))
+        if isinstance(parts[0], Batch):
+            return Batch.concat(parts).take(back)
+        return np.concatenate(parts)[back]

@@ -1,0 +1,224 @@
+"""The sampler in a plain ``torch.utils.data.DataLoader`` (lesson 04).
+
+- ``TorchBatchSampler`` goes in as ``batch_sampler=``, in place of ``DistributedSampler``.
+- ``data_loader`` builds the whole thing: exact resume with worker processes (what they made ahead does not
+  count), draws that belong to the batch (see ``dtlab.data.draws``), empty batches in the tail, and a dead
+  worker that is named with its rank and exit code.
+"""
+
+import multiprocessing
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from dtlab.data.draws import drawing_from
+from dtlab.data.sampler import GlobalBatchSampler
+from dtlab.data.stream import BlockStream
+from dtlab.data.worker_death import naming_dead_workers, wrap_handler
+from dtlab.errors import DtlabWarning, UserError
+
+
+class TorchBatchSampler(Sampler[list[int]]):
+    """Yield this rank's part of every global batch as a list of indices (``batch_sampler=``).
+
+    Call ``set_epoch(epoch)`` before each epoch, as with ``DistributedSampler``. A second epoch without it warns
+    and goes on with the next order by itself. With worker processes the loader asks ahead, so the position
+    counts batches that were asked for: to resume exactly with workers, use ``data_loader``.
+
+    Raises:
+        UserError: the tail would give a rank an empty batch, which the default ``collate_fn`` cannot make;
+            with ``empty_batches=True`` they are yielded.
+
+    >>> sampler = TorchBatchSampler(GlobalBatchSampler(6, 4, rank=1, world_size=2, shuffle=False))
+    >>> list(DataLoader(torch.arange(6), batch_sampler=sampler))
+    [tensor([1, 3]), tensor([5])]
+    """
+
+    def __init__(self, sampler: GlobalBatchSampler, *, empty_batches: bool = False) -> None:
+        last = sampler.counts(len(sampler) - 1) if len(sampler) else []
+        if 0 in last and not empty_batches:
+            raise UserError(
+                f"the last global batch has {sum(last)} samples for {len(last)} ranks, and the default "
+                "collate_fn cannot make an empty batch; use tail='drop' or dtlab.data.torch_adapter.data_loader"
+            )
+        self.sampler = sampler
+        self._epoch_was_set = True
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if not self._epoch_was_set and self.sampler.shuffle:
+            warnings.warn(
+                f"set_epoch was not called before this epoch, so the order of epoch {self.sampler.epoch} is "
+                "used; torch's DistributedSampler would repeat its order. Call set_epoch(epoch) before each epoch",
+                DtlabWarning,
+                stacklevel=2,
+            )
+        self._epoch_was_set = False
+        return (indices.tolist() for indices in iter(self.sampler))
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order of this epoch; the same number on every rank."""
+        self._epoch_was_set = True
+        self.sampler.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the sampler's state."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state."""
+        self._epoch_was_set = True
+        self.sampler.load_state_dict(state)
+
+
+def data_loader(
+    dataset: "Dataset[Any] | BlockStream",
+    sampler: GlobalBatchSampler | None = None,
+    *,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    **arguments: Any,
+) -> "SampledDataLoader":
+    """Build a ``DataLoader`` over a map-style data set (with a sampler) or over a ``BlockStream``.
+
+    Args:
+        dataset: ``dataset[i]`` is a sample; random draws in it are repeated exactly after a resume.
+        sampler: not for a ``BlockStream``, which has its own.
+        collate_fn: list of samples -> batch; torch's default.
+        arguments: of the ``DataLoader``: num_workers, prefetch_factor, persistent_workers, pin_memory, ...
+
+    Raises:
+        UserError: an argument that the sampler decides (batch_size, shuffle, sampler, batch_sampler,
+            drop_last), or persistent workers over a stream.
+
+    >>> loader = data_loader(torch.arange(5), GlobalBatchSampler(5, 2, shuffle=False))
+    >>> [batch.tolist() for batch in loader]
+    [[0, 1], [2, 3], [4]]
+    """
+    taken = sorted({"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"} & set(arguments))
+    if taken:
+        raise UserError(f"{taken[0]}={arguments[taken[0]]!r} is decided by the sampler; leave it out")
+    if isinstance(dataset, BlockStream):
+        if sampler is not None or collate_fn is not None:
+            raise UserError(
+                "a BlockStream brings its own sampler and batches; leave sampler and collate_fn out"
+            )
+        if arguments.get("persistent_workers"):
+            raise UserError(
+                "persistent_workers=True keeps the epoch a stream was started with; leave it out for a BlockStream"
+            )
+        return SampledDataLoader(DataLoader(dataset, batch_size=None, **arguments), dataset.sampler)
+    if sampler is None:
+        raise UserError("sampler is missing; give a GlobalBatchSampler over the data set")
+    seeded = _SeededBatches(dataset, collate_fn or default_collate)
+    loader: DataLoader[Any] = DataLoader(
+        seeded, batch_sampler=_Plan(sampler), collate_fn=_as_it_is, **arguments
+    )
+    return SampledDataLoader(loader, sampler)
+
+
+class SampledDataLoader:
+    """What ``data_loader`` returns: iterate it epoch after epoch; its state counts what was consumed."""
+
+    def __init__(self, loader: "DataLoader[Any]", sampler: GlobalBatchSampler) -> None:
+        self._loader: DataLoader[Any] | None = loader
+        self._workers: list[BaseProcess] = []
+        self.sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return seed, epoch and position of what was consumed."""
+        return self.sampler.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the last batch that was consumed when ``state`` was taken."""
+        self.sampler.load_state_dict(state)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of another epoch; not needed between epochs."""
+        self.sampler.set_epoch(epoch)
+
+    def close(self) -> None:
+        """End persistent workers; other workers end with their epoch."""
+        self._loader = None
+        self._workers = []
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._loader is None:
+            raise UserError("this loader was closed; make a new one")
+        return self._batches(self._loader, self.sampler.begin())
+
+    def _batches(self, loader: "DataLoader[Any]", walk: int) -> Iterator[Any]:
+        sampler = self.sampler
+        left = sampler.remaining_samples
+        with naming_dead_workers(sampler.rank, sampler.world_size) as named:
+            before = set(multiprocessing.active_children())
+            iterator = iter(loader)
+            started = [child for child in multiprocessing.active_children() if child not in before]
+            # Persistent workers were started in an earlier epoch.
+            named.workers = self._workers = started or self._workers
+            if self._workers:
+                wrap_handler()
+            while left:
+                batch = next(iterator)
+                size = min(sampler.global_batch, left)
+                left -= size
+                sampler.advance(size, walk)
+                yield batch
+
+
+class _Indices(list[int]):
+    """Indices of a batch that carry their place (seed, epoch, position, rank) to the worker that makes it."""
+
+    place: tuple[int, ...] = ()
+
+
+class _Plan(Sampler[list[int]]):
+    """The batches from the sampler's position on, without moving it: the consumer does."""
+
+    def __init__(self, sampler: GlobalBatchSampler) -> None:
+        self._sampler = sampler
+
+    def __iter__(self) -> Iterator[list[int]]:
+        sampler = self._sampler
+        seed, epoch, position = sampler.seed, sampler.epoch, sampler.position
+        for global_batch in sampler.global_batches():
+            indices = _Indices(sampler.local(global_batch).tolist())
+            indices.place = (seed, epoch, position, sampler.rank)
+            position += len(global_batch)
+            yield indices
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+class _SeededBatches(Dataset[Any]):
+    """Make a whole batch under the generators of its place; an empty one has the shape of a batch of none."""
+
+    def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any]) -> None:
+        self._dataset = dataset
+        self._collate = collate
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitems__(self, indices: _Indices) -> Any:
+        with drawing_from(*indices.place):
+            if not indices:
+                one = self._collate([self._dataset[0]])
+                return _pytree.tree_map(lambda x: x[:0] if isinstance(x, torch.Tensor) else x, one)
+            if hasattr(self._dataset, "__getitems__"):
+                return self._collate(self._dataset.__getitems__(list(indices)))
+            return self._collate([self._dataset[index] for index in indices])
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
