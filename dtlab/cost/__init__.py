@@ -1,1 +1,8 @@
-"""What a run needs and costs, without importing torch."""
+"""What a run needs and costs, without importing torch: memory, prices, bills, speed-ups.
+
+- `units`: GB and GiB, never mixed.
+- `catalogue`: instances and storage, every price with unit, region, date, source and kind.
+- `billing`: price x time with per-second billing; whole instances; spot beside on-demand.
+- `parameters`, `presets`, `memory`: parameter counts by formula and the bytes that training needs.
+- `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
+"""
