@@ -12,7 +12,7 @@ PACKAGE = Path(dtlab.__file__).parent
 # From the bottom up. `cost` stands beside all of them: everyone may import it, it imports `errors` alone.
 LAYERS = (
     "errors", "ranks", "collectives", "data", "models", "parallel", "train", "diagnose", "figures", "widgets",
-    "course", "cli",
+    "course", "commands", "cli",
 )  # fmt: skip
 HEAVY = ("torch", "numpy", "pyarrow", "pandas", "matplotlib", "IPython")
 
