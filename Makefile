@@ -3,6 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 MAKEFLAGS += --no-builtin-rules
 
 ifeq ($(OS),Windows_NT)
@@ -43,7 +44,7 @@ $(BENCH):
 	@tools/venv.sh dev,bench $(LAB) $(DEV) $(BENCH)
 
 data: $(LAB) ## prepare the flights data
-	@$(BIN)/python -c "from dtlab.data.datasets import DataConfig, load_dataset; load_dataset(DataConfig(name='flights'))"
+	@$(BIN)/dtlab prepare --name flights
 
 lab: data ## open JupyterLab on the first lesson
 	$(BIN)/jupyter lab --ip=127.0.0.1 $(LAB_ARGS) $(FIRST_LESSON)
@@ -73,12 +74,13 @@ pytest: $(DEV) ## the tests without the notebooks
 notebooks: $(DEV) ## build notebooks/*.ipynb and notebooks/solutions/*.ipynb from notebooks/src
 	$(BIN)/python -m dtlab.course build
 
-notebooks-test: $(DEV) ## run every notebook, learner's and solution, under nbval
+notebooks-test: $(DEV) ## compare notebooks with their sources, then run them all under nbval without network
 	@echo "== notebooks"
-	@$(BIN)/python -m dtlab.course run
+	@$(BIN)/python -m dtlab.course verify
+	@$(BIN)/python -m dtlab.course run --no-network
 
 bench: $(BENCH) ## the benchmarks, one table each (they stay out of CI)
-	@for file in benchmarks/[a-z]*.py; do \
+	@for file in $$(grep -l __main__ benchmarks/*.py); do \
 	    name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
 lock: ## take the newest allowed versions into requirements.lock (in a virtual environment of its own)
