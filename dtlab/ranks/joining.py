@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
+import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -51,8 +53,6 @@ def open_store(m: Membership, timeout: float) -> Any:
 
 
 def _connect(m: Membership, timeout: float) -> Any:
-    import torch.distributed as dist
-
     assert m.master_addr is not None
     assert m.master_port is not None
     # Waiting for the port ourselves: torch's retries print C++ warnings and then name no rank.
@@ -69,13 +69,38 @@ def _connect(m: Membership, timeout: float) -> Any:
                     "Fix: start rank 0 there, or give all ranks the same address and port"
                 ) from None
             time.sleep(0.05)
-    return dist.TCPStore(
-        m.master_addr,
-        m.master_port,
-        is_master=False,
-        timeout=timedelta(seconds=max(timeout, 30)),
-        wait_for_workers=False,
-    )
+    store = _client(m, max(timeout, 30), deadline + 5 - time.monotonic())
+    if store is None:
+        raise UserError(
+            f"what listens on MASTER_ADDR={m.master_addr} MASTER_PORT={m.master_port} is not the store of rank 0. "
+            "Fix: choose a port that no other program has"
+        )
+    return store
+
+
+def _client(m: Membership, timeout: float, patience: float) -> Any | None:
+    """Connect to a store; None when what listens there does not answer like one."""
+    import torch.distributed as dist
+
+    found: list[Any] = []
+
+    def connect() -> None:
+        with contextlib.suppress(Exception):
+            found.append(
+                dist.TCPStore(
+                    m.master_addr,  # type: ignore[arg-type]
+                    m.master_port,  # type: ignore[arg-type]
+                    is_master=False,
+                    timeout=timedelta(seconds=timeout),
+                    wait_for_workers=False,
+                )
+            )
+
+    # In a thread: torch waits without limit for the first answer of whatever listens there.
+    thread = threading.Thread(target=connect, name="dtlab-connect", daemon=True)
+    thread.start()
+    thread.join(patience)
+    return found[0] if found else None
 
 
 def _host(m: Membership, timeout: float) -> Any:
@@ -126,21 +151,12 @@ def _rank_0_runs_already(m: Membership) -> str | None:
         f"rank 0 was started twice: two processes have {m.origin.get('rank', 'RANK')}=0 "
         f"(world size {m.size}). Fix: give each process its own rank"
     )
-    try:
-        # Short limit: a program that is no store would leave us waiting for an answer.
-        store = dist.TCPStore(
-            m.master_addr or "127.0.0.1",
-            m.master_port,
-            is_master=False,
-            timeout=timedelta(seconds=2),
-            wait_for_workers=False,
-        )
+    store = _client(m, 2, 2)
+    with contextlib.suppress(Exception):
         prefixed = dist.PrefixStore(f"dtlab/{m.job}", store)
-        if prefixed.check([f"join/{_next_generation(m)}/0"]):
+        if store is not None and prefixed.check([f"join/{_next_generation(m)}/0"]):
             prefixed.set("fault", message)
             return message
-    except Exception:
-        return None
     return None
 
 
