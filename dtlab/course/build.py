@@ -65,8 +65,17 @@ def course_environment(strict: bool, progress: Path) -> dict[str, str]:
     }
 
 
-def execute(notebook: Any, folder: Path, *, strict: bool = True, timeout: int = CELL_TIMEOUT_SECONDS) -> Any:
+def execute(
+    notebook: Any,
+    folder: Path,
+    *,
+    strict: bool = True,
+    timeout: int = CELL_TIMEOUT_SECONDS,
+    numbers: list[int] | None = None,
+) -> Any:
     """Run every cell of `notebook` in a fresh kernel with working directory `folder`; returns the notebook.
+
+    `numbers` gives the number under which each cell is reported, when it is not its place.
 
     Raises UserError naming the cell and its error when a cell fails or takes longer than `timeout` seconds.
     """
@@ -84,11 +93,12 @@ def execute(notebook: Any, folder: Path, *, strict: bool = True, timeout: int = 
         try:
             client.execute(env=course_environment(strict, Path(scratch) / "progress.json"))
         except CellExecutionError as error:
-            number, cell = next(
-                (n, c)
-                for n, c in enumerate(notebook.cells, 1)
+            place, cell = next(
+                (i, c)
+                for i, c in enumerate(notebook.cells)
                 if any(o.output_type == "error" for o in c.get("outputs", ()))
             )
+            number = numbers[place] if numbers else place + 1
             raise UserError(f"cell {number} ({cell.id}) failed: {error.ename}: {error.evalue}") from error
         except (CellTimeoutError, DeadKernelError) as error:
             raise UserError(

@@ -35,7 +35,7 @@ class ToDo(Exception):
 
 
 class Verdict(int):
-    """1 when right, 0 when to do; truthy and equal to True or False, but shows nothing as a cell's last line."""
+    """1 when right, 0 when to do: as good as a bool, but shows nothing as the last line of a cell."""
 
     def _ipython_display_(self) -> None:
         pass

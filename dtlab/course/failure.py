@@ -25,7 +25,7 @@ class OtherFailure(LabError):
 
 # Two runs of one cell differ in these, and none of them helps the reader.
 _VOLATILE = (
-    (re.compile(r"\S*ipykernel_\d+/\d+\.py"), "<cell>"),
+    (re.compile(r"[^\s\"\']*ipykernel_\d+/\d+\.py"), "<cell>"),
     (re.compile(r"<ipython-input-[^>]*>"), "<cell>"),
     (re.compile(r"0x[0-9a-fA-F]{6,}"), "0x..."),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),

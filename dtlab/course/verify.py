@@ -4,17 +4,19 @@
   and only when asked to execute.
 - Stored outputs outside `varies` cells may hold no address, temporary path, process id, port, long float
   or time: nobody else will get the same. A time is fine in a cell whose output is compared: it is computed.
-- A solution's cells were run in order: execution counts are 1..n.
+- A solution's cells were run in order: execution counts are 1..n. When asked to execute, each launch and each
+  compared cell runs twice in a row and must give the same both times.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from dtlab.course.build import clean_outputs, executed_solution, learner_notebook, solution_notebook
+from dtlab.course.build import clean_outputs, execute, learner_notebook, solution_notebook
 from dtlab.course.shape import author_errors
 from dtlab.course.source import Lesson, lessons
 from dtlab.errors import UserError
@@ -134,17 +136,34 @@ def output_problems(cell: Any) -> list[str]:
 
 
 def _against_execution(lesson: Lesson) -> list[str]:
+    """Run the solution with every launch and every compared cell run twice in a row; compare both times."""
+    notebook, name = solution_notebook(lesson), _label(lesson.solution_path)
+    plan = [
+        (n, c, again) for n, c in enumerate(notebook.cells, 1) for again in range(2 if _runs_twice(c) else 1)
+    ]
+    notebook.cells = [_copy(cell) if again else cell for _, cell, again in plan]
     try:
-        fresh = executed_solution(lesson)
+        clean_outputs(execute(notebook, lesson.solution_path.parent, numbers=[n for n, _, _ in plan]))
     except UserError as error:
-        return [f"{_label(lesson.solution_path)}: {error}"]
-    stored = clean_outputs(_read(lesson.solution_path))
+        return [f"{name} {error}"]
+    stored = clean_outputs(_read(lesson.solution_path)).cells
     problems = []
-    for number, (old, new) in enumerate(zip(stored.cells, fresh.cells, strict=True), 1):
-        if CHECKED in old.metadata.get("tags", ()) and comparable(old) != comparable(new):
-            where = f"{_label(lesson.solution_path)} cell {number} ({old.id})"
-            problems.append(f"{where}: output differs from the stored one: {_first_difference(old, new)}")
+    for (number, _, again), fresh in zip(plan, notebook.cells, strict=True):
+        old = stored[number - 1]
+        if CHECKED in old.metadata.get("tags", ()) and comparable(old) != comparable(fresh):
+            what = "run a second time, output differs" if again else "output differs from the stored one"
+            problems.append(f"{name} cell {number} ({old.id}): {what}: {_first_difference(old, fresh)}")
     return problems
+
+
+def _runs_twice(cell: Any) -> bool:
+    return cell.cell_type == "code" and ("launch(" in cell.source or CHECKED in cell.metadata.get("tags", ()))
+
+
+def _copy(cell: Any) -> Any:
+    again = deepcopy(cell)
+    again.id = f"{cell.id}-again"
+    return again
 
 
 def comparable(cell: Any) -> list[Any]:

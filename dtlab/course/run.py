@@ -1,0 +1,133 @@
+"""Executes notebooks under nbval as CI does, and prints what each took.
+
+- One notebook after the other, each in a fresh kernel; only cells tagged `nbval-check-output` are compared,
+  and only in solutions. Solutions run in strict mode: a check that is still to do fails.
+- A notebook that executed no code cell, or finished faster than a kernel can start, fails: something that
+  does nothing must not look green.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from dtlab.course.build import CELL_TIMEOUT_SECONDS, course_environment
+from dtlab.course.offline import offline_command
+from dtlab.course.source import lessons
+from dtlab.errors import UserError
+
+SOLUTION_LIMIT_SECONDS = 30.0
+LEARNER_MEAN_LIMIT_SECONDS = 10.0
+KERNEL_START_SECONDS = 0.2  # no kernel starts and stops faster than this
+
+
+def run(
+    numbers: Iterable[str] = (),
+    *,
+    learner: bool = True,
+    solutions: bool = True,
+    no_network: bool = False,
+    limits: bool = False,
+    root: Path | None = None,
+) -> int:
+    """Run the notebooks of these lessons (all when none is named); 0 when all passed, else 1.
+
+    With `limits=True`, a solution over 30 s or learners' notebooks over 10 s on average fail too; otherwise
+    that is only printed. Raises UserError when a notebook is not built.
+    """
+    chosen = lessons(tuple(numbers), root)
+    if not chosen:
+        raise UserError("no lesson to run: notebooks/src holds no NN_slug.py")
+    problems: list[str] = []
+    if learner:
+        problems += _run_kind("learner", [lesson.learner_path for lesson in chosen], no_network, limits)
+    if solutions:
+        problems += _run_kind("solution", [lesson.solution_path for lesson in chosen], no_network, limits)
+    print("\n".join(problems) or "all notebooks passed")
+    return 1 if problems else 0
+
+
+def _run_kind(kind: str, paths: list[Path], no_network: bool, limits: bool) -> list[str]:
+    for path in paths:
+        if not path.is_file():
+            raise UserError(
+                f"{path.name} ({kind}) is not built; run: python -m dtlab.course build {path.name[:2]}"
+            )
+    with tempfile.TemporaryDirectory() as scratch:
+        records, code = run_nbval(paths, kind == "solution", no_network, Path(scratch))
+    problems = guard_problems(kind, paths, records)
+    if code != 0 and not problems:
+        problems = [f"pytest ended with code {code} on the {kind} notebooks; its report is above"]
+    over = _print_seconds(kind, paths, records)
+    return problems + (over if limits else [])
+
+
+def run_nbval(
+    paths: list[Path], strict: bool, no_network: bool, scratch: Path
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """Run nbval on these notebooks; returns a record by notebook name, and pytest's exit code."""
+    record = scratch / "record.json"
+    options = ["no:python", "no:cacheprovider", "dtlab.course.nbval_guard"]
+    command = [
+        *(sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", str(paths[0].parent)),
+        *(part for option in options for part in ("-p", option)),
+        *("--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={CELL_TIMEOUT_SECONDS}"),
+        *map(str, paths),
+    ]
+    environment = course_environment(strict, scratch / "progress.json")
+    environment["DTLAB_NBVAL_RECORD"] = str(record)
+    if no_network:
+        command, extra, way = offline_command(command, scratch)
+        environment.update(extra)
+        print(f"network cut by {way}", flush=True)
+    code = subprocess.run(command, env=environment, check=False).returncode
+    try:
+        found = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = {}
+    return {Path(name).name: value for name, value in found.items()}, code
+
+
+def guard_problems(kind: str, paths: list[Path], records: dict[str, dict[str, Any]]) -> list[str]:
+    """Failed notebooks, and those that did nothing: no code cell executed, or no time passed."""
+    problems = []
+    for path in paths:
+        record = records.get(path.name, {"seconds": 0.0, "executed": 0, "failed": 0})
+        if record["failed"]:
+            problems.append(f"{kind} {path.name}: {record['failed']} cells failed")
+        elif not record["executed"]:
+            problems.append(f"{kind} {path.name}: executed no code cell")
+        elif record["seconds"] < KERNEL_START_SECONDS:
+            problems.append(f"{kind} {path.name}: finished in no time ({record['seconds']:.2f} s)")
+    return problems
+
+
+def _print_seconds(kind: str, paths: list[Path], records: dict[str, dict[str, Any]]) -> list[str]:
+    over, seconds = [], []
+    for path in paths:
+        record = records.get(path.name)
+        if record is None:
+            continue
+        seconds.append(record["seconds"])
+        late = kind == "solution" and record["seconds"] > SOLUTION_LIMIT_SECONDS
+        if late:
+            over.append(
+                f"{kind} {path.name}: {record['seconds']:.1f} s, the limit is {SOLUTION_LIMIT_SECONDS:g} s"
+            )
+        print(
+            f"{kind:<8}  {path.name:<40} {record['executed']:>3} cells {record['seconds']:>6.1f} s"
+            + (f"  over {SOLUTION_LIMIT_SECONDS:g} s" if late else "")
+        )
+    mean = sum(seconds) / len(seconds) if seconds else 0.0
+    if kind == "learner" and mean > LEARNER_MEAN_LIMIT_SECONDS:
+        over.append(
+            f"learner notebooks: {mean:.1f} s on average, the limit is {LEARNER_MEAN_LIMIT_SECONDS:g} s"
+        )
+    print(f"{kind:<8}  {len(seconds)} notebooks, {sum(seconds):.1f} s, {mean:.1f} s on average")
+    return over

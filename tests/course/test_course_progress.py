@@ -1,0 +1,102 @@
+"""Progress, cards and time budget: they inform, and nothing they meet can stop a lesson."""
+
+import json
+import threading
+
+import pytest
+
+from dtlab.course import bill, goal, predict, progress_table, recap, time_budget
+from dtlab.course.progress import progress_file, read_progress, record
+from dtlab.errors import UserError
+
+
+def test_progress_is_kept_by_rename_and_read_back(own_progress):
+    record("solved", "02-ring")
+    record("finished", "02")
+    data = json.loads(own_progress.read_text())
+    assert set(data["solved"]) == {"02-ring"}
+    assert set(data["finished"]) == {"02"}
+    assert [p.name for p in own_progress.parent.iterdir()] == ["progress.json"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"solved": 3}', "\x00"])
+def test_a_broken_file_counts_as_empty(own_progress, content):
+    own_progress.write_text(content)
+    assert read_progress() == {"solved": {}, "finished": {}, "predicted": {}}
+    record("solved", "02-ring")
+    assert "02-ring" in read_progress()["solved"]
+
+
+def test_a_place_that_cannot_be_written_does_not_fail_a_lesson(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DTLAB_PROGRESS", str(tmp_path / "file" / "below" / "progress.json"))
+    record("solved", "02-ring")
+    assert read_progress()["solved"] == {}
+
+
+def test_two_threads_leave_a_whole_file(own_progress):
+    threads = [threading.Thread(target=record, args=("solved", f"02-{i}")) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    json.loads(own_progress.read_text())
+
+
+def test_the_file_is_under_the_users_data_home_by_default(monkeypatch, tmp_path):
+    monkeypatch.delenv("DTLAB_PROGRESS")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert progress_file() == tmp_path / "dtlab" / "progress.json"
+    monkeypatch.delenv("XDG_DATA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert progress_file() == tmp_path / ".local" / "share" / "dtlab" / "progress.json"
+
+
+def test_the_table_shows_what_was_solved_and_finished(capsys):
+    record("solved", "03-broadcast")
+    record("finished", "02")
+    progress_table()
+    rows = {line[:2]: line for line in capsys.readouterr().out.splitlines()}
+    assert rows["02"].endswith("finished")
+    assert rows["03"].endswith("1 solved")
+    assert rows["04"].endswith("-")
+
+
+def test_a_prediction_is_committed_and_held_against_the_answer(capsys):
+    asked = predict("02-hang", "Who waits?", ["nobody", "every rank"])
+    asked.commit("A")
+    asked.reveal("b", because="a ring of sends has no end")
+    out = capsys.readouterr().out
+    assert "  a) nobody\n  b) every rank" in out
+    assert "Committed: a) nobody" in out
+    assert "b) every rank\n  You predicted a) nobody.\n  a ring of sends has no end" in out
+    with pytest.raises(UserError, match="answer 'c': choose one of a, b"):
+        asked.commit("c")
+
+
+def test_without_a_prediction_nothing_waits_and_the_answer_is_shown(capsys):
+    asked = predict("02-other", "Who waits?", ["nobody", "every rank"])
+    asked.reveal("b", because="all of them")
+    assert "predicted" not in capsys.readouterr().out
+
+
+def test_goal_recap_and_budget_as_text(capsys, own_progress):
+    goal(["start ranks"], minutes=45, needs=["01"])
+    recap("02", ["one", "two", "three"])
+    with time_budget(60):
+        pass
+    out = capsys.readouterr().out
+    assert "  - start ranks\n  45 minutes. Lessons before this one: 01. This costs $0 here." in out
+    assert "  - three" in out
+    assert "s of a budget of 60 s\n" in out
+    assert "02" in read_progress()["finished"]
+    with pytest.raises(UserError, match="give three lines, not 2"):
+        recap("02", ["one", "two"])
+
+
+def test_the_bill_card_shows_both_runs_and_the_difference(capsys):
+    bill("same data", "split data", instance="ml.g5.12xlarge", fault_seconds=28800, fix_seconds=3600)
+    out = capsys.readouterr().out
+    assert out.startswith("The bill\n  same data: ")
+    assert "ml.g5.12xlarge" in out
+    assert "The difference: $" in out
