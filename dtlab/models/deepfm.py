@@ -95,7 +95,7 @@ class DeepFM(nn.Module):
         for layer in (self.from_embeddings, *linear):
             nn.init.zeros_(layer.bias)
 
-    def sparse_parameters(self) -> list[nn.Parameter]:
+    def sparse_parameters(self) -> list[Tensor]:
         """The parameters with sparse gradients, for an optimizer that takes such; none unless ``sparse``."""
         return [table.weight for table in (self.embedding, self.first_order) if table.sparse]
 
@@ -120,8 +120,10 @@ class DeepFM(nn.Module):
         return linear + interactions + self.mlp(hidden).squeeze(1)
 
 
-class FieldEmbedding(nn.Module):
+class FieldEmbedding(nn.Embedding):
     """One table for several categorical fields: ``weight`` [sum of cardinalities, dim].
+
+    An ``nn.Embedding``, so that whoever looks for tables (DDP for sparse gradients, a sharder) finds it.
 
     >>> table = FieldEmbedding([2, 3], dim=4)
     >>> table(torch.tensor([[1, 0], [0, 2]])).shape
@@ -132,14 +134,11 @@ class FieldEmbedding(nn.Module):
     cardinalities: Tensor
 
     def __init__(self, cardinalities: Sequence[int], dim: int, *, sparse: bool = False) -> None:
-        super().__init__()
-        self.dim = dim
-        self.sparse = sparse
+        super().__init__(sum(cardinalities), dim, sparse=sparse)
         sizes = torch.tensor(list(cardinalities), dtype=torch.int64)
         # Derived from the configuration, so they are not part of the state dict.
         self.register_buffer("cardinalities", sizes, persistent=False)
         self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
-        self.weight = nn.Parameter(torch.randn(int(sizes.sum()), dim))
 
     def rows(self, categorical: Tensor) -> Tensor:
         """Rows of the table, [B, C] int64, of each field's index."""
@@ -155,9 +154,9 @@ class FieldEmbedding(nn.Module):
         if self.sparse:
             return F.embedding(rows, self.weight, sparse=True)
         # The backward of index_select and take is two to ten times faster on a CPU than that of F.embedding.
-        if self.dim == 1:
+        if self.embedding_dim == 1:
             return torch.take(self.weight, rows).unsqueeze(-1)
-        return self.weight.index_select(0, rows.flatten()).view(*rows.shape, self.dim)
+        return self.weight.index_select(0, rows.flatten()).view(*rows.shape, self.embedding_dim)
 
     def forward(self, categorical: Tensor) -> Tensor:
         return self.lookup(self.rows(categorical))
@@ -179,7 +178,7 @@ def pairwise_interactions(fields: Tensor, extra: Tensor) -> Tensor:
 
     >>> fields = torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])
     >>> pairwise_interactions(fields, torch.zeros(1, 2))  # <(1, 2), (3, 4)>
-    tensor([11.])
+    tensor([11.0000])
     """
     return _Pairwise.apply(fields, extra)
 
