@@ -98,7 +98,7 @@ class BlockStream(IterableDataset):
     Args:
         sampler: whose blocks ``read`` reads.
         read: number of a block -> its rows, as a ``Batch`` or anything that a numpy index array cuts by row.
-            The blocks of two windows are kept.
+            As many blocks as a window has are kept.
 
     >>> blocks = [np.array([10, 11, 12]), np.array([13, 14])]
     >>> sampler = StreamSampler([3, 2], 2, shuffle=False, rank=0, world_size=1)
@@ -138,10 +138,10 @@ class BlockStream(IterableDataset):
         blocks, inside = self.sampler.locate(rows)
         needed = list(dict.fromkeys(blocks.tolist()))
         for block in needed:
-            if block not in self._open:
-                while len(self._open) >= 2 * self.sampler.window:  # a batch may touch two windows
-                    self._open.pop(next(iter(self._open)))
-                self._open[block] = self.read(block)
+            # Taken out and put back: the order of the dict is that of their last use.
+            self._open[block] = self._open.pop(block) if block in self._open else self.read(block)
+        for block in list(self._open)[: -max(self.sampler.window, len(needed))]:
+            del self._open[block]
         if not needed:
             some = next(iter(self._open)) if self._open else 0
             source = self._open[some] if self._open else self.read(some)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, get_worker_info
 
 from dtlab.data.draws import drawing_from
 from dtlab.data.sampler import GlobalBatchSampler
@@ -26,8 +26,8 @@ from dtlab.errors import DtlabWarning, UserError
 class TorchBatchSampler(Sampler[list[int]]):
     """Yield this rank's part of every global batch as a list of indices (``batch_sampler=``).
 
-    Call ``set_epoch(epoch)`` before each epoch, as with ``DistributedSampler``. A second epoch without it warns
-    and goes on with the next order by itself. With worker processes the loader asks ahead, so the position
+    Call ``set_epoch(epoch)`` before each epoch, as with ``DistributedSampler``. A second epoch without it
+    warns and goes on with the next order by itself. With worker processes the loader asks ahead, so the position
     counts batches that were asked for: to resume exactly with workers, use ``data_loader``.
 
     Raises:
@@ -44,7 +44,7 @@ class TorchBatchSampler(Sampler[list[int]]):
         if 0 in last and not empty_batches:
             raise UserError(
                 f"the last global batch has {sum(last)} samples for {len(last)} ranks, and the default "
-                "collate_fn cannot make an empty batch; use tail='drop' or dtlab.data.torch_adapter.data_loader"
+                "collate_fn cannot make an empty batch; use tail='drop', or build the loader by data_loader()"
             )
         self.sampler = sampler
         self._epoch_was_set = True
@@ -53,7 +53,7 @@ class TorchBatchSampler(Sampler[list[int]]):
         if not self._epoch_was_set and self.sampler.shuffle:
             warnings.warn(
                 f"set_epoch was not called before this epoch, so the order of epoch {self.sampler.epoch} is "
-                "used; torch's DistributedSampler would repeat its order. Call set_epoch(epoch) before each epoch",
+                "used; torch's DistributedSampler would repeat its order. Call set_epoch before each epoch",
                 DtlabWarning,
                 stacklevel=2,
             )
@@ -104,6 +104,8 @@ def data_loader(
     taken = sorted({"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"} & set(arguments))
     if taken:
         raise UserError(f"{taken[0]}={arguments[taken[0]]!r} is decided by the sampler; leave it out")
+    # torch draws a number for the workers at each start; it must not come from the rank's own generator.
+    arguments.setdefault("generator", torch.Generator())
     if isinstance(dataset, BlockStream):
         if sampler is not None or collate_fn is not None:
             raise UserError(
@@ -111,9 +113,9 @@ def data_loader(
             )
         if arguments.get("persistent_workers"):
             raise UserError(
-                "persistent_workers=True keeps the epoch a stream was started with; leave it out for a BlockStream"
+                "persistent_workers=True would keep a stream in its first epoch; leave it out for a BlockStream"
             )
-        return SampledDataLoader(DataLoader(dataset, batch_size=None, **arguments), dataset.sampler)
+        return SampledDataLoader(DataLoader(_Share(dataset), batch_size=None, **arguments), dataset.sampler)
     if sampler is None:
         raise UserError("sampler is missing; give a GlobalBatchSampler over the data set")
     seeded = _SeededBatches(dataset, collate_fn or default_collate)
@@ -218,6 +220,17 @@ class _SeededBatches(Dataset[Any]):
             if hasattr(self._dataset, "__getitems__"):
                 return self._collate(self._dataset.__getitems__(list(indices)))
             return self._collate([self._dataset[index] for index in indices])
+
+
+class _Share(IterableDataset[Any]):
+    """This worker's share of a stream, which the consumer counts."""
+
+    def __init__(self, stream: BlockStream) -> None:
+        self._stream = stream
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        return self._stream.walk(worker.id, worker.num_workers) if worker else self._stream.walk(0, 1)
 
 
 def _as_it_is(batch: Any) -> Any:

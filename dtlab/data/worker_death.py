@@ -1,8 +1,8 @@
 """Say which data loader worker died, on which rank and how (lesson 04).
 
 torch notices a dead worker in its handler of SIGCHLD, which raises wherever the main thread is: in the
-loader, or in the training step. So the answer is given there too: a handler around torch's puts rank, worker and
-exit code into the error.
+loader, or in the training step. So the answer is given there too: a handler around torch's puts rank, worker
+and exit code into the error.
 """
 
 import signal
