@@ -103,7 +103,8 @@ def part_of(heading: str) -> str | None:
 
 
 def _part_errors(lesson: Lesson) -> list[str]:
-    errors, first = [], {}
+    errors: list[str] = []
+    first: dict[str, int] = {}
     for number, level, text in headings(lesson):
         if level != 2:
             continue

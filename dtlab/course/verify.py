@@ -168,7 +168,7 @@ def _copy(cell: Any) -> Any:
 
 def comparable(cell: Any) -> list[Any]:
     """The outputs of a cell without images and counters."""
-    kept = []
+    kept: list[Any] = []
     for output in cell.outputs:
         if output.output_type == "stream":
             kept.append((output.name, output.text))
