@@ -41,23 +41,6 @@ def implied_serial_share(speedup: float, n: int) -> float:
     return (n / speedup - 1) / (n - 1)
 
 
-def ring_seconds(num_bytes: float, n: int, bytes_per_second: float, latency_seconds: float = 0.0) -> float:
-    """A ring all-reduce: `2(n-1)` messages of `1/n` of the bytes each.
-
-    `2(n-1)*latency + 2(n-1)/n * bytes / bandwidth` (Patarasuk and Yuan, 2009).
-
-    >>> ring_seconds(100e6, 4, 1e9)
-    0.15
-    """
-    _check_ranks(n)
-    _check_seconds(latency_seconds=latency_seconds)
-    if num_bytes < 0 or bytes_per_second <= 0:
-        raise UserError(
-            f"num_bytes={num_bytes!r}, bytes_per_second={bytes_per_second!r}: give 0 or more, above 0"
-        )
-    return 2 * (n - 1) * latency_seconds + 2 * (n - 1) / n * num_bytes / bytes_per_second
-
-
 def step_seconds(
     data_seconds: float,
     compute_seconds: float,
@@ -70,7 +53,8 @@ def step_seconds(
     """One step on `n` ranks, in seconds.
 
     - a reader that all ranks share serves them in turn, so the data takes `n` times as long;
-    - a single rank synchronises with nobody: `sync_seconds` counts from 2 ranks on;
+    - a single rank synchronises with nobody: `sync_seconds` counts from 2 ranks on (`cost.collectives` has
+      formulas for it);
     - with `prefetch`, reading runs beside computing and the longer of the two counts.
     """
     _check_ranks(n)

@@ -7,7 +7,6 @@ from dtlab.cost.scaling import (
     classify_step,
     implied_serial_share,
     predict_speedup,
-    ring_seconds,
     step_seconds,
 )
 from dtlab.errors import UserError
@@ -51,13 +50,6 @@ def test_prefetched_reading_counts_only_where_it_is_longer() -> None:
     assert step_seconds(0.03, 0.05, 0.0, 2, shared_reader=True, prefetch=True) == 0.06
 
 
-def test_ring_seconds_is_twice_the_bytes_for_many_ranks() -> None:
-    assert ring_seconds(1e9, 1, 1e9) == 0.0
-    assert ring_seconds(1e9, 2, 1e9) == pytest.approx(1.0)
-    assert ring_seconds(1e9, 8, 1e9, latency_seconds=1e-3) == pytest.approx(0.014 + 1.75)
-    assert ring_seconds(1e9, 1000, 1e9) == pytest.approx(2.0, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("parts", "bound"),
     [
@@ -84,7 +76,6 @@ def test_longest_part_names_the_bound(parts: tuple[float, float, float], bound: 
         (lambda: predict_speedup(0.0, 0.0, 1.0, 2), "compute_seconds"),
         (lambda: predict_speedup(0.0, 1.0, float("nan"), 2), "sync_seconds"),
         (lambda: classify_step(0, 0, 0), "all 0"),
-        (lambda: ring_seconds(-1, 2, 1e9), "num_bytes"),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(call, field: str) -> None:
