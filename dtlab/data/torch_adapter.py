@@ -27,8 +27,8 @@ class TorchBatchSampler(Sampler[list[int]]):
     """Yield this rank's part of every global batch as a list of indices (``batch_sampler=``).
 
     Call ``set_epoch(epoch)`` before each epoch, as with ``DistributedSampler``. A second epoch without it
-    warns and goes on with the next order by itself. With worker processes the loader asks ahead, so the position
-    counts batches that were asked for: to resume exactly with workers, use ``data_loader``.
+    warns and goes on with the next order by itself. With worker processes the loader asks ahead, and the
+    position counts batches that were asked for: to resume exactly with workers, use ``data_loader``.
 
     Raises:
         UserError: the tail would give a rank an empty batch, which the default ``collate_fn`` cannot make;
@@ -112,9 +112,7 @@ def data_loader(
                 "a BlockStream brings its own sampler and batches; leave sampler and collate_fn out"
             )
         if arguments.get("persistent_workers"):
-            raise UserError(
-                "persistent_workers=True would keep a stream in its first epoch; leave it out for a BlockStream"
-            )
+            raise UserError("persistent_workers=True would keep a stream in its first epoch; leave it out")
         return SampledDataLoader(DataLoader(_Share(dataset), batch_size=None, **arguments), dataset.sampler)
     if sampler is None:
         raise UserError("sampler is missing; give a GlobalBatchSampler over the data set")
@@ -165,9 +163,12 @@ class SampledDataLoader:
             before = set(multiprocessing.active_children())
             iterator = iter(loader)
             started = [child for child in multiprocessing.active_children() if child not in before]
-            # Persistent workers were started in an earlier epoch.
-            named.workers = self._workers = started or self._workers
-            if self._workers:
+            named.workers = started or self._workers
+            if loader.persistent_workers:
+                self._workers = (
+                    named.workers
+                )  # later epochs start none; others must not be kept, nor their files
+            if named.workers:
                 wrap_handler()
             while left:
                 batch = next(iterator)

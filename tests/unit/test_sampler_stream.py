@@ -45,7 +45,7 @@ def test_one_seed_for_all_ranks_sees_each_item_once_and_epochs_differ():
     epochs = []
     for _ in range(2):
         parts = [np.concatenate(list(sampler)).tolist() for sampler in ranks]
-        assert sorted(sum(parts, [])) == list(range(12))
+        assert sorted(row for part in parts for row in part) == list(range(12))
         epochs.append(parts)
     assert epochs[0] != epochs[1]
 
