@@ -1,0 +1,61 @@
+"""Reads the Python stacks that ``faulthandler`` writes when a rank crashes in C code or gets a signal."""
+
+import linecache
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtlab.ranks.rank_state import Frame
+
+_THIS_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+_FRAME = re.compile(r'  File "(.*)", line (\d+) in (.+)')
+_STACK = re.compile(r"(Current thread|Thread|Stack) .*\(most recent call first\):")
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A stack found in a rank's output, innermost frame last, and the lines that came before it."""
+
+    frames: tuple[Frame, ...]
+    before: list[str]
+
+
+def read(text: str) -> Dump:
+    """Split output into what the rank printed and the last stack in it: faulthandler puts the one that
+    matters last.
+
+    Example:
+        >>> dump = read('hello\\nFatal Python error: Aborted\\n\\nStack (most recent call first):\\n'
+        ...             '  File "a.py", line 3 in step\\n')
+        >>> dump.before, dump.frames[-1].function
+        (['hello'], 'step')
+    """
+    lines = text.splitlines()
+    starts = [number for number, line in enumerate(lines) if _STACK.match(line)]
+    if not starts:
+        return Dump((), _printed(lines))
+    frames = []
+    for line in lines[starts[-1] + 1 :]:
+        found = _FRAME.match(line)
+        if found is None:
+            break
+        file, number, function = found[1], int(found[2]), found[3]
+        if os.path.dirname(file) == _THIS_PACKAGE or file == "<string>":
+            break
+        frames.append(Frame(file, number, function, linecache.getline(file, number).strip()))
+    fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+    return Dump(tuple(reversed(frames)), _printed(lines[: min(fatal + starts)]))
+
+
+def read_file(path: Path) -> tuple[Frame, ...]:
+    """The stack in a file, empty if there is none."""
+    try:
+        return read(path.read_text(errors="replace")).frames
+    except OSError:
+        return ()
+
+
+def _printed(lines: list[str]) -> list[str]:
+    # after a carriage return a terminal writes over the line
+    return [line.rsplit("\r", 1)[-1] for line in lines if line.strip()]

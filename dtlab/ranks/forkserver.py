@@ -1,0 +1,139 @@
+"""The fork server: a small process that has imported torch and forks one process per rank on request.
+
+Importing torch takes a second; forking a process that has it takes milliseconds. Python's own fork server is
+not used because it serves everything in the process at once (its imports and variables are those of its first
+use) and runs the user's ``__main__`` again in each child.
+
+- It is started by ``processes.py`` with one socket to the launcher's process and does nothing by itself.
+- It has no threads and never touches CUDA, so that forking is safe; the launcher's process may have used
+  both.
+- It reports each child's process id and exit status on the pipe that came with the request.
+- When the launcher's process is gone it kills every child's process group and ends.
+"""
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+from typing import Any
+
+from dtlab.ranks import channel
+
+STATUS = struct.Struct("!q")
+
+# What ranks nearly always import. Torch imports the second list in the first optimizer step (0.9 s), so it is
+# loaded when nobody waits.
+_AT_START = ("torch", "torch.distributed", "torch.multiprocessing", "dtlab.ranks.worker",
+             "dtlab.ranks.recorder", "dtlab.ranks.seeds", "dtlab.ranks.worlds")  # fmt: skip
+_WHEN_IDLE = ("torch._dynamo", "torch.nn.parallel", "torch.utils.data")
+_IDLE_SECONDS = 0.5
+
+
+def main(fd: int, launcher: int) -> None:
+    """Serve until the launcher's process is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in _AT_START:
+        _load(name)
+    with socket.socket(fileno=fd) as requests:
+        _Server(requests, launcher).serve()
+
+
+def _load(name: str) -> None:
+    try:
+        __import__(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+
+
+class _Server:
+    def __init__(self, requests: socket.socket, launcher: int) -> None:
+        self.requests = requests
+        self.launcher = launcher
+        self.status_of: dict[int, int] = {}  # process id -> pipe for its exit status
+        self.later = list(_WHEN_IDLE)
+        self.served = False
+        self.wake_read, self.wake_write = os.pipe()
+        for end in (self.wake_read, self.wake_write):
+            os.set_blocking(end, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        gc.collect()
+        gc.freeze()  # pages that the collector never touches stay shared with the children
+
+    def serve(self) -> None:
+        waiting_for: list[Any] = [self.requests, self.wake_read]
+        try:
+            while os.getppid() == self.launcher:
+                ready: list[Any] = select.select(waiting_for, [], [], _IDLE_SECONDS)[0]
+                if self.wake_read in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(self.wake_read, 4096)
+                    self.reap()
+                if self.requests in ready and not self.serve_one():
+                    break
+                if not ready and self.served and not self.status_of and self.later:
+                    _load(self.later.pop(0))
+        finally:
+            for pid in self.status_of:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            pipe = self.status_of.pop(pid, None)
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(pipe, STATUS.pack(os.waitstatus_to_exitcode(status)))
+                os.close(pipe)
+
+    def serve_one(self) -> bool:
+        try:
+            request = channel.receive_request(self.requests, 5)
+        except (EOFError, ConnectionResetError):
+            return False
+        if request is None:
+            return False
+        body, fds = request
+        *inherited, status = fds
+        pid = os.fork()
+        if pid == 0:
+            self.become_rank(inherited, status, json.loads(body))
+        for fd in inherited:
+            os.close(fd)
+        self.status_of[pid] = status
+        self.served = True
+        with contextlib.suppress(BrokenPipeError):
+            os.write(status, STATUS.pack(pid))
+        return True
+
+    def become_rank(self, inherited: list[int], status: int, rank_environ: dict[str, str]) -> None:
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.requests.close()
+            for fd in (self.wake_read, self.wake_write, status, *self.status_of.values()):
+                os.close(fd)
+            gc.unfreeze()
+            atexit._clear()  # what torch registered in the server; running it takes 60 ms and serves nobody
+            from dtlab.ranks.worker import Descriptors, run
+
+            run(Descriptors(*inherited), rank_environ)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(1)

@@ -1,0 +1,58 @@
+"""The user's source lines around a place in a stack, also when they exist only in a notebook cell."""
+
+import linecache
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+from dtlab.ranks.rank_state import Frame
+
+_LIBRARIES = tuple(
+    {
+        os.path.realpath(path) + os.sep
+        for name in ("stdlib", "platstdlib", "purelib", "platlib")
+        if (path := sysconfig.get_path(name))
+    }
+)
+_DTLAB = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own: not Python's, not an installed package's, not dtlab's."""
+    if file.startswith("<frozen"):
+        return False
+    path = os.path.realpath(file)
+    return not path.startswith((*_LIBRARIES, _DTLAB)) and f"{os.sep}site-packages{os.sep}" not in path
+
+
+def place(frame: Frame) -> str:
+    """``Cell In[3], line 5, in train`` or ``train.py, line 5, in train``."""
+    return f"{_file(frame.file)}, line {frame.line}, in {frame.function}"
+
+
+def excerpt(frame: Frame, around: int = 2) -> list[str]:
+    """Numbered lines around the frame's line, that one marked with ``-->``; empty without a source."""
+    lines = linecache.getlines(frame.file)
+    if not lines:
+        return [f"--> {frame.line} {frame.source}"] if frame.source else []
+    first = max(1, frame.line - around)
+    last = min(len(lines), frame.line + around)
+    width = len(str(last))
+    return [
+        f"{'-->' if number == frame.line else '   '} {number:>{width}} {lines[number - 1].rstrip()}".rstrip()
+        for number in range(first, last + 1)
+    ]
+
+
+def _file(file: str) -> str:
+    """A short name: the execution count for a notebook cell, whose own file name means nothing."""
+    shell_module = sys.modules.get("IPython")
+    shell = shell_module.get_ipython() if shell_module is not None else None
+    if shell is not None:
+        try:
+            kind, label = shell.compile.format_code_name(file)
+            return f"{kind} {label}" if kind == "Cell" else Path(file).name
+        except Exception:
+            pass
+    return Path(file).name

@@ -1,0 +1,331 @@
+"""One run of all ranks: starts them, carries their output, waits, and ends every process whatever happens.
+
+- It runs in the thread that called launch, without an event loop of its own kind: prints reach the right
+  cell, and Ctrl-C interrupts it.
+- All returned: the ranks are released and leave together. One returned early: it is released after
+  ``EARLY_SECONDS``, so that a peer that still waits for it fails at once instead of never.
+- One failed: the others get a moment to report what it did to them, are asked what they are doing, and
+  stopped.
+- Timeout or Ctrl-C: asked, then SIGINT, SIGTERM, SIGKILL within seconds.
+"""
+
+import contextlib
+import json
+import math
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dtlab.ranks import channel, crash, processes
+from dtlab.ranks.output import RankOutput
+from dtlab.ranks.rank_state import RankState
+from dtlab.ranks.report import RankReport, report_of
+from dtlab.ranks.worker import Descriptors
+
+EARLY_SECONDS = 5.0
+LEAVE_SECONDS = 30.0  # for exit handlers of ranks that have returned
+_REPORT_SECONDS = 0.25  # after a failure, for the reports of the others
+_CAUSE_SECONDS = 1.0  # when so far ranks only lost a peer, for the report of the one that went away
+_ASK_SECONDS = 0.5  # for the answers of survivors of a failure
+_ASK_LATE_SECONDS = 2.0  # at a timeout the answers are all there is to tell
+START_SECONDS = 120.0  # until every rank runs its function; loaded machines import torch slowly
+_POLL_SECONDS = 0.02  # where the system gives no descriptor for a process
+
+ON_FAILURE = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 2.0))
+ON_INTERRUPT = ((signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 2.0))
+
+Start = Callable[[int, Descriptors, Sequence[int]], processes.RankProcess]
+
+
+class Rank:
+    """What the launcher holds of one rank."""
+
+    def __init__(self, rank: int, path: Path, echo: bool) -> None:
+        self.rank = rank
+        self.output = RankOutput(rank, path, echo)
+        self.inbox = channel.Inbox()
+        self.process: processes.RankProcess | None = None
+        self.control, self.far_control = socket.socketpair()
+        self.pipe, self.far_pipe = os.pipe()
+        self.far_lifeline, self.lifeline = os.pipe()
+        self.control.setblocking(False)
+        os.set_blocking(self.pipe, False)
+        processes.hold(self.lifeline)
+        self.started = False
+        self.returned_at: float | None = None
+        self.released = False
+        self.seconds = 0.0
+        self.result: bytes | None = None
+        self.failure: dict[str, Any] | None = None
+        self.gone_at: float | None = None
+        self.state: RankState | None = None
+        self.stopped = False  # by us, so its exit code says nothing
+
+    @property
+    def gone(self) -> bool:
+        return self.gone_at is not None
+
+    @property
+    def failed_at(self) -> float | None:
+        if self.failure is not None:
+            return float(self.failure["time"])
+        return self.gone_at if self.returned_at is None and not self.stopped else None
+
+    def close_far_ends(self) -> None:
+        self.far_control.close()
+        for name in ("far_pipe", "far_lifeline"):
+            fd = getattr(self, name)
+            if fd >= 0:
+                os.close(fd)
+                setattr(self, name, -1)
+
+    def close(self) -> None:
+        self.close_far_ends()
+        self.control.close()
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
+        processes.release(self.lifeline)
+        if self.process is not None:
+            self.process.close()
+        self.output.close()
+
+    def report(self) -> RankReport:
+        code = self.process.exit_code if self.process is not None else None
+        if self.returned_at is not None:
+            return RankReport(self.rank, "returned", exit_code=code)
+        if self.failure is not None and not self.stopped:
+            return report_of(self.rank, self.failure, code)
+        if self.stopped or not self.gone:
+            outcome = "stopped" if self.started else "starting"
+            return RankReport(self.rank, outcome, exit_code=code, state=self.state)
+        dump = crash.read(self.output.tail())
+        return RankReport(
+            self.rank,
+            "killed" if code is not None and code < 0 else "exited",
+            exit_code=code,
+            time=self.gone_at or 0.0,
+            frames=dump.frames,
+            last_output=tuple(dump.before[-8:]),
+        )
+
+
+class Run:
+    """One attempt. Use as a context manager: leaving it ends and closes everything."""
+
+    def __init__(self, world_size: int, folder: Path, echo: bool, store: Any) -> None:
+        self.folder = folder
+        self.store = store
+        self.timed_out = False
+        self.seconds = 0.0
+        self._all_started_at: float | None = None
+        self.ranks: list[Rank] = []
+        self._selector = selectors.DefaultSelector()
+        self._echo = echo
+        self._world_size = world_size
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if any(not rank.gone for rank in self.ranks):
+                self.stop(ON_INTERRUPT)
+        finally:
+            for rank in self.ranks:
+                rank.close()
+            self._selector.close()
+
+    def start(self, call: int, start: Start) -> None:
+        """Start every rank; ``call`` is the descriptor of the packed function."""
+        for number in range(self._world_size):
+            rank = Rank(number, self.folder / f"rank{number}.log", self._echo)
+            self.ranks.append(rank)
+            fds = Descriptors(call, rank.far_control.fileno(), rank.far_pipe, rank.far_lifeline)
+            ours = [fd for r in self.ranks for fd in (r.control.fileno(), r.pipe)]
+            rank.process = start(number, fds, ours)
+            rank.close_far_ends()
+            self._selector.register(rank.control, selectors.EVENT_READ, (rank, self._read_control))
+            self._selector.register(rank.pipe, selectors.EVENT_READ, (rank, self._read_output))
+            fd = rank.process.fileno()
+            if fd is not None:
+                self._selector.register(fd, selectors.EVENT_READ, (rank, self._read_status))
+
+    def wait(self, timeout: float | None) -> None:
+        """Until all ranks are gone: of their own accord, or stopped after a failure or a timeout.
+
+        ``timeout`` counts from the moment when every rank has started its function.
+        """
+        begin = time.monotonic()
+        try:
+            self._wait(timeout)
+        finally:
+            self.seconds = time.monotonic() - (self._all_started_at or begin)
+
+    def _wait(self, timeout: float | None) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        failed_at: float | None = None
+        leave_by: float | None = None
+        while any(not rank.gone for rank in self.ranks):
+            self._turn(self._pause(deadline, failed_at is not None or leave_by is not None))
+            now = time.monotonic()
+            failures = [rank for rank in self.ranks if rank.failed_at is not None]
+            if failures:
+                failed_at = failed_at or now
+                alone = all(rank.failure is not None and rank.failure["lost_peer"] for rank in failures)
+                if now >= failed_at + (_CAUSE_SECONDS if alone else _REPORT_SECONDS):
+                    self._ask(_ASK_SECONDS)
+                    self.stop(ON_FAILURE)
+                    return
+            elif all(rank.returned_at is not None for rank in self.ranks):
+                leave_by = leave_by or now + LEAVE_SECONDS
+                for rank in self.ranks:
+                    self._release(rank)
+                if now >= leave_by:
+                    self.stop(ON_FAILURE)
+                    return
+            else:
+                for rank in self.ranks:
+                    if rank.returned_at is not None and now >= rank.returned_at + EARLY_SECONDS:
+                        self._release(rank)
+                if self._all_started_at is None and all(rank.started for rank in self.ranks):
+                    self._all_started_at = now
+                    deadline = now + timeout if timeout is not None else math.inf
+                if now >= deadline:
+                    self.timed_out = True
+                    self._ask(_ASK_LATE_SECONDS)
+                    self.stop(ON_INTERRUPT)
+                    return
+
+    def stop(self, steps: Sequence[tuple[signal.Signals, float]]) -> None:
+        """End every rank that still runs, and whatever the ranks started."""
+        strays = processes.descendants(rank.process for rank in self.ranks if rank.process is not None)
+        for rank in self.ranks:
+            # What a rank says after it was told to stop is about the stopping.
+            rank.stopped = rank.stopped or (not rank.gone and rank.failure is None)
+        try:
+            for number, grace in steps:
+                until = time.monotonic() + grace
+                self._signal(number)
+                while any(not rank.gone for rank in self.ranks) and time.monotonic() < until:
+                    self._turn(min(0.05, max(0.0, until - time.monotonic())))
+                if all(rank.gone for rank in self.ranks):
+                    break
+        except BaseException:  # a second Ctrl-C: no more patience
+            self._signal(signal.SIGKILL)
+            raise
+        finally:
+            for stray in strays:
+                with contextlib.suppress(Exception):
+                    stray.kill()
+
+    def reports(self) -> list[RankReport]:
+        return [rank.report() for rank in self.ranks]
+
+    def _pause(self, deadline: float, ending: bool) -> float:
+        """How long to sleep at most when nothing is heard."""
+        waits = [deadline - time.monotonic()]
+        waits.append(0.25 if any(rank.returned_at is not None for rank in self.ranks) else 5.0)
+        if ending:
+            waits.append(0.02)
+        for rank in self.ranks:
+            if rank.process is not None and not rank.gone and rank.process.fileno() is None:
+                waits.append(_POLL_SECONDS)
+        return max(0.0, min(waits))
+
+    def _turn(self, timeout: float) -> None:
+        for key, _ in self._selector.select(timeout):
+            rank, read = key.data
+            read(rank)
+        for rank in self.ranks:
+            if not rank.gone and rank.process is not None and rank.process.fileno() is None:
+                self._read_status(rank)
+
+    def _read_control(self, rank: Rank) -> None:
+        while True:
+            try:
+                data = rank.control.recv(1 << 20)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._forget(rank.control)
+                return
+            for tag, body in rank.inbox.feed(data):
+                if tag == channel.STARTED:
+                    rank.started = True
+                elif tag == channel.RETURNED:
+                    rank.seconds, rank.result = channel.split_result(body)
+                    rank.returned_at = time.monotonic()
+                elif tag == channel.FAILED:
+                    rank.failure = json.loads(body)
+
+    def _read_output(self, rank: Rank) -> None:
+        for _ in range(64):  # then let the others have their turn
+            try:
+                data = os.read(rank.pipe, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self._forget(rank.pipe)
+                return
+            rank.output.feed(data)
+
+    def _read_status(self, rank: Rank) -> None:
+        assert rank.process is not None
+        if rank.gone or rank.process.poll() is None:
+            return
+        fd = rank.process.fileno()
+        if fd is not None:
+            self._forget(fd)
+        # Loader workers and whatever else it started end with it.
+        rank.process.send(signal.SIGKILL)
+        self._read_control(rank)
+        self._read_output(rank)
+        rank.output.close()
+        rank.gone_at = time.monotonic()
+
+    def _forget(self, file: Any) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(file)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for rank in self.ranks:
+            if not rank.gone and rank.process is not None:
+                if number == signal.SIGKILL:
+                    # also reaches a rank that is not forked yet: it finds its lifeline closed
+                    processes.release(rank.lifeline)
+                rank.process.send(number)
+
+    def _release(self, rank: Rank) -> None:
+        if not rank.released:
+            rank.released = True
+            with contextlib.suppress(OSError):
+                rank.control.send(channel.RELEASE)
+
+    def _ask(self, timeout: float) -> None:
+        """Ask the ranks that still run for their last operation, before they are stopped."""
+        from dtlab.ranks import recorder
+
+        running = [rank for rank in self.ranks if not rank.gone and rank.started and rank.returned_at is None]
+        if not running:
+            return
+        states = recorder.ask_all(self.store, self._world_size, timeout)
+        for rank, state in zip(self.ranks, states, strict=True):
+            rank.state = state
+        for rank in running:
+            if rank.state is None and rank.process is not None and rank.process.pid is not None:
+                with contextlib.suppress(OSError):
+                    os.kill(rank.process.pid, signal.SIGUSR2)
+        if any(rank.state is None for rank in running):
+            self._turn(0.2)
+            for rank in running:
+                if rank.state is None:
+                    frames = crash.read_file(self.folder / f"rank{rank.rank}.stacks")
+                    rank.state = RankState(rank.rank, stack=frames) if frames else None
