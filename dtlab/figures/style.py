@@ -7,7 +7,11 @@ meaning: add a hatch, a marker or a label.
 
 from __future__ import annotations
 
+import base64
 import io
+import os
+import sys
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -83,17 +87,30 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def show(figure: Figure) -> None:
-    """Display the figure in a notebook as an image with alt text; elsewhere print the alt text."""
-    import sys
+def is_static() -> bool:
+    """True while a notebook is built or tested: DTLAB_STATIC=1, or a kernel that pytest started."""
+    return os.environ.get("DTLAB_STATIC") == "1" or "PYTEST_CURRENT_TEST" in os.environ
 
+
+def show(figure: Figure) -> None:
+    """Display the figure in a notebook as an image with alt text; elsewhere print the alt text.
+
+    JupyterLab and nbconvert drop the alt text of a PNG output, so a live notebook gets an HTML image that
+    carries it. A stored one keeps the PNG, which code hosts show, with the same words folded below it.
+    """
+    words = alt_text(figure)
+    text = f"[figure] {words}"
     ipython = sys.modules.get("IPython")
     if ipython is None or ipython.get_ipython() is None:
-        print(f"[figure] {alt_text(figure)}")
+        print(text)
         return
-    import base64
-
     from IPython.display import display
 
-    data = {"image/png": base64.b64encode(png(figure)).decode(), "text/plain": f"[figure] {alt_text(figure)}"}
-    display(data, raw=True, metadata={"image/png": {"alt": alt_text(figure)}})
+    image = base64.b64encode(png(figure)).decode()
+    if not is_static():
+        html = f'<img alt="{escape(words)}" src="data:image/png;base64,{image}">'
+        display({"text/html": html, "text/plain": text}, raw=True)
+        return
+    display({"image/png": image, "text/plain": text}, raw=True, metadata={"image/png": {"alt": words}})
+    folded = f"<details><summary>This figure in words</summary>{escape(words)}</details>"
+    display({"text/html": folded, "text/plain": text}, raw=True)

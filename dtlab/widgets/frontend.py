@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
+
+from dtlab.figures.style import is_static
 
 
 def has_front_end() -> bool:
     """True in a Jupyter kernel with ipywidgets, unless the notebook is being built or tested.
 
-    DTLAB_STATIC=1 (set while building and testing) asks for static figures; a kernel that was started under
-    pytest inherits PYTEST_CURRENT_TEST.
+    Then `dtlab.figures.style.is_static` asks for still figures.
     """
-    if os.environ.get("DTLAB_STATIC") == "1" or "PYTEST_CURRENT_TEST" in os.environ:
+    if is_static():
         return False
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None

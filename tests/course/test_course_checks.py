@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from dtlab import launch, world
 from dtlab.course import CheckFailed, Checks, check, exercise, hint, solved
 from dtlab.course.compare import difference
 from dtlab.errors import UserError
@@ -197,3 +198,27 @@ def test_a_verdict_shows_nothing_as_the_last_line_of_a_cell():
     verdict = check("99-square", lambda n: n * n)
     assert verdict == True  # noqa: E712 - a verdict compares like a bool
     assert isinstance(verdict._ipython_display_, types.MethodType)
+
+
+def test_a_stub_and_a_wrong_answer_on_real_ranks(capsys):
+    @exercise("99-ranks", todo="return the rank", hints=("a", "b"))
+    def ranks(checks, answer):
+        results = launch(answer, 2, timeout=60, echo=False)
+        checks.integer("sum of the ranks", sum(results), 1)
+
+    def joined_rank():
+        with world() as w:
+            return w.rank
+
+    def stub():
+        raise NotImplementedError("to do")
+
+    def broken():
+        return {}["rank"]
+
+    assert not check("99-ranks", stub)
+    with pytest.raises(CheckFailed, match=r"raised RankError: rank \d of 2 failed: KeyError"):
+        check("99-ranks", broken)
+    with pytest.raises(CheckFailed, match="sum of the ranks: got 0, expected 1"):
+        check("99-ranks", lambda: 0)
+    assert check("99-ranks", joined_rank)

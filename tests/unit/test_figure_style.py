@@ -117,3 +117,27 @@ def test_style_and_explorer_import_neither_matplotlib_nor_ipywidgets():
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
+
+
+class Shell:
+    """Stands for IPython's shell: style.show only asks whether there is one."""
+
+
+@pytest.mark.parametrize("static", ["0", "1"])
+def test_in_a_notebook_the_words_of_the_figure_reach_every_reader(monkeypatch, static):
+    import IPython
+
+    shown = []
+    monkeypatch.setattr(IPython, "get_ipython", Shell)
+    monkeypatch.setattr("IPython.display.display", lambda data, **more: shown.append((data, more)))
+    monkeypatch.setenv("DTLAB_STATIC", static)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    show(bars())
+    html = "".join(data.get("text/html", "") for data, _ in shown)
+    assert "ring of 3. 3 equal bars" in html
+    assert all(data["text/plain"] == "[figure] ring of 3. 3 equal bars" for data, _ in shown)
+    if static == "1":
+        assert shown[0][1]["metadata"] == {"image/png": {"alt": "ring of 3. 3 equal bars"}}
+        assert shown[0][0]["image/png"].startswith("iVBOR")
+    else:
+        assert html.startswith('<img alt="ring of 3. 3 equal bars" src="data:image/png;base64,iVBOR')
