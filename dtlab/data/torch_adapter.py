@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 from dtlab.data.draws import drawing_from
 from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.data.stream import BlockStream
-from dtlab.data.worker_death import naming_dead_workers, wrap_handler
+from dtlab.data.worker_death import in_start_order, naming_dead_workers, wrap_handler
 from dtlab.errors import DtlabWarning, UserError
 
 
@@ -162,7 +162,7 @@ class SampledDataLoader:
         with naming_dead_workers(sampler.rank, sampler.world_size) as named:
             before = set(multiprocessing.active_children())
             iterator = iter(loader)
-            started = [child for child in multiprocessing.active_children() if child not in before]
+            started = in_start_order(set(multiprocessing.active_children()) - before)
             named.workers = started or self._workers
             if loader.persistent_workers:
                 self._workers = (

@@ -5,9 +5,10 @@ loader, or in the training step. So the answer is given there too: a handler aro
 and exit code into the error.
 """
 
+import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -15,6 +16,11 @@ from typing import Any
 
 class DataLoaderWorkerError(RuntimeError):
     """A data loader worker process died."""
+
+
+def in_start_order(workers: Iterable[BaseProcess]) -> list[BaseProcess]:
+    """Return processes in the order in which they were started, which their default names count."""
+    return sorted(workers, key=lambda worker: [int(part) for part in re.findall(r"\d+", worker.name)])
 
 
 class _Named:

