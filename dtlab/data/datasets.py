@@ -23,6 +23,7 @@ from dtlab.data.features import Features
 from dtlab.data.prepare import prepare
 from dtlab.data.shards import read_split
 from dtlab.data.source import SPLITS, Source
+from dtlab.errors import UserError
 
 __all__ = ["SPLITS", "DataConfig", "Dataset", "Source", "load_dataset"]
 
@@ -117,5 +118,7 @@ def _clicks(config: DataConfig, root: Path) -> Source:
     key = clicks.source_key(config.rows, config.seed)
     folder = root / "clicks" / key
     made = prepare(folder, lambda path: clicks.build(path, config.rows, config.seed))
+    if not all(made["rows"].values()):
+        raise UserError(f"data.rows = {config.rows}: too few for three parts; give 1000 or more")
     best = made["best_auc"][spec.label]
     return Source("clicks", key, spec, lambda split: read_split(folder, split, spec.columns()), best)

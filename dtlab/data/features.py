@@ -152,23 +152,23 @@ class Features:
         """Width of ``Batch.dense``."""
         return sum(1 + int(scale[2]) for scale in self.scales.values())
 
-    def transform(self, table: pa.Table) -> Batch:
+    def transform(self, table: pa.Table, *, labels: bool = True) -> Batch:
         """The rows of ``table`` as one Batch of B = ``table.num_rows`` rows.
 
-        Labels are there when the table holds the label column; ids are the id column, or the row numbers
+        Labels are there when the table holds the label column and ``labels`` is true; ids are the id column, or the row numbers
         from 0. Raises UserError for a missing column, an unsuitable type, or a label other than 0 and 1.
         """
-        arrays = self.arrays(table)
-        labels = arrays.get("labels")
+        arrays = self.arrays(table, labels=labels)
+        known = arrays.get("labels")
         return Batch(
             ids=torch.from_numpy(arrays["ids"]),
             categorical=torch.from_numpy(arrays["categorical"]),
             dense=torch.from_numpy(arrays["dense"]),
-            labels=None if labels is None else torch.from_numpy(labels),
+            labels=None if known is None else torch.from_numpy(known),
             weights=None,
         )
 
-    def arrays(self, table: pa.Table) -> dict[str, np.ndarray]:
+    def arrays(self, table: pa.Table, *, labels: bool = True) -> dict[str, np.ndarray]:
         """As ``transform``, as NumPy arrays: ids, categorical, dense and, when known, labels."""
         spec = self.spec
         columns.require(table, spec.inputs())
@@ -203,7 +203,7 @@ class Features:
                 dense[:, column] = missing
                 column += 1
         arrays = {"ids": columns.ids(table, spec.id), "categorical": categorical, "dense": dense}
-        if spec.label is not None and spec.label in table.column_names:
+        if labels and spec.label is not None and spec.label in table.column_names:
             arrays["labels"] = columns.labels(table, spec.label)
         return arrays
 

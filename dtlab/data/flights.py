@@ -30,7 +30,7 @@ from dtlab.data.prepare import file_digest
 from dtlab.data.shards import ShardWriter
 from dtlab.errors import UserError
 
-PREPARATION = 1  # raise it when a change here changes the prepared rows
+PREPARATION = 4  # raise it when a change here changes the prepared rows
 LABEL = "late"
 LATE_MINUTES = 15
 
@@ -58,14 +58,25 @@ HOLIDAYS = (
     (12, 31),
 )
 
+# Every number serves twice: scaled for the deep part, cut into 16 buckets for the factorisation machine.
+NUMBERS = (
+    "day_of_year", "departure_minute", "arrival_minute", "block_minutes", "distance",
+    "departures_hour", "departures_hour_carrier", "departures_hour_city", "departures_before", "tail_gap_hours",
+    "seats", "plane_year", "temp", "dewp", "humid", "wind_dir", "wind_speed", "precip", "pressure", "visib", "dew_gap",
+    "pressure_change_3h", "pressure_change_12h", "temp_change_24h", "precip_3h", "precip_6h", "precip_12h", "precip_24h",
+    "visib_least_3h", "visib_least_6h", "visib_least_12h", "wind_most_3h", "wind_most_6h", "gust_most_6h",
+    "visib_city", "visib_least_6h_city", "precip_3h_city", "precip_6h_city", "precip_12h_city", "wind_speed_city",
+    "pressure_city", "temp_city", "dewp_city",
+)  # fmt: skip
+
 SPEC = FeatureSpec(
-    categorical=("month", "weekday", "hour", "carrier", "origin", "dest", "flight", "tailnum", "model"),
-    bucketed=("departure_minute", "visib", "wind_speed", "precip_3h", "pressure", "departures_hour"),
-    numeric=(
-        "day_of_year", "departure_minute", "arrival_minute", "block_minutes", "distance", *WEATHER, "pressure_change_3h",
-        "precip_3h", "precip_6h", "visib_least_3h", "wind_most_3h", "departures_hour", "departures_before", "seats", "plane_year",
+    categorical=(
+        "month", "week", "three_days", "weekday", "hour", "carrier", "origin", "dest", "model", "flight",
     ),
-    label=LABEL, id="id",
+    bucketed=NUMBERS,
+    numeric=NUMBERS,
+    label=LABEL,
+    id="id",
 )  # fmt: skip
 
 
@@ -179,6 +190,8 @@ def _schedule(table: pa.Table) -> dict[str, Any]:
         "day": pc.cast(table.column("day"), pa.int8()),
         "weekday": pa.array((day % 7).astype(np.int8)),  # 1 January 2013 was a Tuesday, number 1
         "day_of_year": pa.array(day.astype(np.int16)),
+        "week": pa.array((day // 7).astype(np.int16)),
+        "three_days": pa.array((day // 3).astype(np.int16)),
         "holiday_offset": pa.array(np.clip(nearest, -7, 7).astype(np.int8)),
         "hour": pc.cast(table.column("hour"), pa.int8()),
         "minute": pc.cast(table.column("minute"), pa.int8()),
@@ -246,7 +259,9 @@ def _weather(table: pa.Table, weather: pa.Table) -> dict[str, Any]:
     """Weather observed at the scheduled hour and origin, and how it changed over the hours before."""
     origins = ["EWR", "JFK", "LGA"]
     hours = weather.column("time_hour").cast(pa.int64()).to_numpy() // 3600
-    first, last = int(hours.min()), int(hours.max())
+    wanted = table.column("time_hour").cast(pa.int64()).to_numpy() // 3600
+    # The grid covers both: weather ends on 30 December, and a later flight has none rather than that of another hour.
+    first, last = min(int(hours.min()), int(wanted.min())), max(int(hours.max()), int(wanted.max()))
     place = pc.index_in(weather.column("origin"), value_set=pa.array(origins)).to_numpy()
     grid = {}
     for name in WEATHER:
@@ -258,14 +273,34 @@ def _weather(table: pa.Table, weather: pa.Table) -> dict[str, Any]:
     grid["temp_change_3h"] = grid["temp"] - _back(grid["temp"], 3)
     grid["precip_3h"] = _window(grid["precip"], 3, np.nansum)
     grid["precip_6h"] = _window(grid["precip"], 6, np.nansum)
+    grid["precip_12h"] = _window(grid["precip"], 12, np.nansum)
+    grid["precip_24h"] = _window(grid["precip"], 24, np.nansum)
+    grid["visib_least_6h"] = _window(grid["visib"], 6, np.nanmin)
+    grid["visib_least_12h"] = _window(grid["visib"], 12, np.nanmin)
+    grid["wind_most_6h"] = _window(grid["wind_speed"], 6, np.nanmax)
+    grid["gust_most_6h"] = _window(grid["wind_gust"], 6, np.nanmax)
+    grid["pressure_change_12h"] = grid["pressure"] - _back(grid["pressure"], 12)
+    grid["temp_change_24h"] = grid["temp"] - _back(grid["temp"], 24)
+    grid["dew_gap"] = grid["temp"] - grid["dewp"]
     grid["visib_least_3h"] = _window(grid["visib"], 3, np.nanmin)
     grid["wind_most_3h"] = _window(grid["wind_speed"], 3, np.nanmax)
-    for name in ("visib", "precip_3h", "wind_speed"):
+    for name in (
+        "visib",
+        "precip_3h",
+        "precip_6h",
+        "precip_12h",
+        "visib_least_6h",
+        "wind_speed",
+        "pressure",
+        "pressure_change_3h",
+        "temp",
+        "dewp",
+    ):
         grid[f"{name}_city"] = np.broadcast_to(_mean(grid[name]), grid[name].shape)
-    at = np.clip(table.column("time_hour").cast(pa.int64()).to_numpy() // 3600 - first, 0, last - first)
     row = pc.index_in(table.column("origin"), value_set=pa.array(origins)).to_numpy()
     return {
-        name: pa.array(values[row, at].astype(np.float32), from_pandas=True) for name, values in grid.items()
+        name: pa.array(values[row, wanted - first].astype(np.float32), from_pandas=True)
+        for name, values in grid.items()
     }
 
 
