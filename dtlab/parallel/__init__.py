@@ -1,1 +1,20 @@
 """Functions that take a model and return it parallelised."""
+
+from dtlab.parallel.by_hand_ddp import HandDDP, broadcast_state
+from dtlab.parallel.checks import check_sparse_gradients, explain_unused, sparse_parameters, unused_parameters
+from dtlab.parallel.ddp import TorchDDP, data_parallel, no_sync, unwrap
+from dtlab.parallel.statistics import weighted_statistics
+
+__all__ = [
+    "HandDDP",
+    "TorchDDP",
+    "broadcast_state",
+    "check_sparse_gradients",
+    "data_parallel",
+    "explain_unused",
+    "no_sync",
+    "sparse_parameters",
+    "unused_parameters",
+    "unwrap",
+    "weighted_statistics",
+]

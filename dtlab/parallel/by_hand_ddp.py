@@ -11,6 +11,7 @@
 Li et al., "PyTorch distributed: experiences on accelerating data parallel training", VLDB 2020.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -55,6 +56,8 @@ class HandDDP(nn.Module):
         self.find_unused = find_unused
         self.all_reduces = 0
         """Gradient all-reduces started so far: one for each bucket and due backward."""
+        self.communication_seconds = 0.0
+        """Seconds spent waiting for all-reduces at the end of backwards: what was not hidden behind computing."""
         broadcast_state(module, group)
         self._changing = mutable_buffers(module)
         self._buckets = _fill_buckets(module, bucket_mb)
@@ -123,8 +126,10 @@ class HandDDP(nn.Module):
                 bucket.missing = set()
             self._start_complete_buckets()
             unused_everywhere = self._nobody_used(set(missing))
+        started = time.perf_counter()
         for bucket in self._buckets:
             bucket.finish(unused_everywhere)
+        self.communication_seconds += time.perf_counter() - started
         self._prepare()
 
     def _nobody_used(self, missing: set[nn.Parameter]) -> set[nn.Parameter]:
