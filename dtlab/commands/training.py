@@ -42,7 +42,8 @@ def train(
         Seconds after which the run is stopped, with the late rank named.
     """
     from dtlab.ranks.environment import detect
-    from dtlab.train.record import require_writable, write_json
+    from dtlab.files import require_writable
+    from dtlab.train.record import write_json
 
     if report is not None:
         require_writable(report, "report")

@@ -4,8 +4,6 @@ The time runs from the moment a bucket is full on this rank until its mean is th
 the slower rank. With one bucket, which is what dtlab uses on a CPU, nothing of it hides behind backward.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

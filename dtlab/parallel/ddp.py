@@ -9,6 +9,7 @@
 - A model that leaves parameters without a gradient is refused before the optimizer steps, by name.
 """
 
+import inspect
 import re
 import warnings
 import weakref
@@ -110,6 +111,14 @@ def _alone(model: nn.Module) -> nn.Module:
     return model
 
 
+# torch 2.13 renamed the option; 2.9 to 2.12 know the old name only.
+_SYNC_BUFFERS = next(
+    name
+    for name in ("forward_sync_buffers", "broadcast_buffers")
+    if name in inspect.signature(DistributedDataParallel.__init__).parameters
+)
+
+
 class TorchDDP(DistributedDataParallel):
     """``DistributedDataParallel`` that names the parameters without a gradient, before a wrong step is taken.
 
@@ -136,7 +145,7 @@ class TorchDDP(DistributedDataParallel):
             bucket_cap_mb=max(1, round(bucket_mb * 1e6 / 2**20)),
             find_unused_parameters=find_unused,
             gradient_as_bucket_view=True,
-            broadcast_buffers=has_changing_buffers,
+            **{_SYNC_BUFFERS: has_changing_buffers},
         )
         self._is_watching = not find_unused
         self._waits_for_gradients = False

@@ -7,10 +7,9 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from dtlab.data.loader import Loader
-from dtlab.parallel.ddp import communication_seconds
+from dtlab.parallel.communication import AllReduceClock
 
 
 @dataclass(frozen=True)
@@ -29,13 +28,13 @@ class Reading:
 class Meter:
     """Counts rows and seconds of the loop it stands in; costs one addition per step."""
 
-    def __init__(self, model: nn.Module, loader: Loader, window: int) -> None:
-        self._model, self._loader, self._window = model, loader, window
+    def __init__(self, clock: AllReduceClock, loader: Loader) -> None:
+        self._clock, self._loader = clock, loader
         self._rows = 0
         self._all_rows = 0
         self._start = self._mark = time.perf_counter()
         self._first_wait = self._wait = loader.wait_seconds
-        self._first_communication = self._communication = communication_seconds(model)
+        self._first_communication = self._communication = clock.seconds
 
     def add(self, rows: int) -> None:
         self._rows += rows
@@ -51,10 +50,10 @@ class Meter:
 
     @property
     def communication_seconds(self) -> float:
-        return communication_seconds(self._model) - self._first_communication
+        return self._clock.seconds - self._first_communication
 
     def read(self, step: int) -> Reading:
-        now, wait, communication = time.perf_counter(), self._loader.wait_seconds, communication_seconds(self._model)
+        now, wait, communication = time.perf_counter(), self._loader.wait_seconds, self._clock.seconds
         seconds = max(1e-9, now - self._mark)
         reading = Reading(
             step=step,

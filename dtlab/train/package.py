@@ -7,8 +7,6 @@ It appears by rename: a reader sees all of it or none.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from torch import nn
 
 from dtlab.data.features import Features
 from dtlab.errors import UserError
+from dtlab.files import appears_whole
 from dtlab.models.deepfm import DeepFM
 from dtlab.train.config import TrainConfig
 
@@ -56,19 +55,12 @@ def save_package(folder: Path, model: nn.Module, features: Features, config: Tra
     Raises:
         UserError: the folder cannot be written.
     """
-    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-    try:
-        beside.mkdir(parents=True)
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    description = {"format": FORMAT, "config": config.to_dict(), "features": features.to_json(), "about": about}
+    with appears_whole(folder, "checkpoint") as beside:
+        beside.mkdir()
         save_file(state, str(beside / WEIGHTS))
-        description = {"format": FORMAT, "config": config.to_dict(), "features": features.to_json(), "about": about}
         (beside / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(beside, folder)
-    except OSError as error:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise UserError(f"checkpoint = {str(folder)!r}: {error.strerror}; name a folder that can be written") from None
     return folder
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 
-from dtlab.errors import UserError
+from dtlab.files import appears_whole, require_writable
 from dtlab.train.metrics import score
 from dtlab.train.package import load_package
-from dtlab.train.record import require_writable
 
 
 def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384) -> int:
@@ -31,12 +29,6 @@ def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384
     scores = score(package.model, table, batch=batch)
     assert scores is not None, "predict runs in one process"
     columns = {"id": scores.ids.numpy(), "score": torch.sigmoid(scores.logits.double()).numpy()}
-    beside = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
+    with appears_whole(output, "output") as beside:
         pq.write_table(pa.table(columns), beside)
-        os.replace(beside, output)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UserError(f"output = {str(output)!r}: {error.strerror}; name a file that can be written") from None
     return len(scores.ids)

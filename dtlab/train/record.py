@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.errors import UserError
+from dtlab.files import appears_whole
 
 
 def git_state(folder: Path | None = None) -> dict[str, Any]:
@@ -94,32 +95,11 @@ class Record:
             self._file = None
 
 
-def write_json(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: dict[str, Any], field: str = "report") -> None:
     """Write ``values`` to ``path`` whole or not at all.
 
     Raises:
-        UserError: the folder cannot be made or written.
+        UserError: the place cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with appears_whole(path, field) as beside:
         beside.write_text(json.dumps(values, indent=2, default=str) + "\n", encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise UserError(f"path = {str(path)!r}: {error.strerror}; name a file that can be written") from None
-
-
-def require_writable(path: Path, field: str) -> None:
-    """Refuse before the run what could not be written after it.
-
-    Raises:
-        UserError: ``path`` is a folder, or its nearest existing parent cannot be written.
-    """
-    if path.is_dir():
-        raise UserError(f"{field} = {str(path)!r}: is a folder; name a file")
-    parent = path.parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise UserError(f"{field} = {str(path)!r}: {str(parent)!r} cannot be written; name another place")

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from dtlab.data.batch import Batch
 from dtlab.data.loader import Loader
+from dtlab.parallel.communication import AllReduceClock
 from dtlab.parallel.ddp import data_parallel, unwrap
 from dtlab.ranks import agreement
 from dtlab.train.losses import Loss, MeanLoss, binary_cross_entropy
@@ -68,6 +69,7 @@ class Trainer:
         show_progress: bool | None = None,
     ) -> None:
         self.model = data_parallel(model, engine=engine)
+        self.clock = AllReduceClock(self.model)
         self.optimizer = optimizer
         self.rank, self.world_size = agreement.rank(), agreement.world_size()
         self.steps_done = 0
@@ -105,7 +107,7 @@ class Trainer:
         """Run from the loader's position to the end of its epoch, or for ``max_steps`` steps."""
         epoch = loader.sampler.epoch
         total = loader.sampler.steps_left if max_steps is None else min(loader.sampler.steps_left, max_steps)
-        meter = Meter(self.model, loader, self._log_every)
+        meter = Meter(self.clock, loader)
         progress = Progress(total, label or f"epoch {epoch + 1}", show=self._show)
         losses, steps, started = MeanLoss(), 0, time.perf_counter()
         self.model.train()
