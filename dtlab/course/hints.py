@@ -10,7 +10,9 @@ from dtlab.errors import UserError
 
 
 def hint(name: str, level: int = 1) -> None:
-    """Show hint 1 or 2 of an exercise, folded in a notebook. Raises UserError for an unknown exercise or level.
+    """Show hint 1 or 2 of an exercise, folded in a notebook.
+
+    Raises UserError for an unknown exercise or level.
 
     Example: `hint("02-ring")`, then `hint("02-ring", 2)`.
     """
