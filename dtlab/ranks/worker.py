@@ -36,7 +36,7 @@ EXIT_INTERRUPTED = 130
 
 @dataclass(frozen=True)
 class Descriptors:
-    """Inherited by a rank: the call, its line to the launcher, its output, a pipe that ends with the launcher."""
+    """What a rank inherits. ``lifeline`` is the pipe that ends with the launcher."""
 
     call: int
     control: int
