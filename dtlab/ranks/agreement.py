@@ -1,8 +1,8 @@
-"""Values that ranks share: mean, gather, broadcast, barrier, and decisions taken together (lessons 04 and 12).
+"""Values that ranks share: mean, gather, broadcast, barrier, common decisions (lessons 04, 12).
 
-Every function works with the current process group, also one made by plain torch, and without any: then there is
-one rank and nothing is sent. A rank must never branch around a collective on what only it knows; ``all_agree``
-turns a local fact into a common one.
+Every function works with the current process group, also one made by plain torch, and without any: then there
+is one rank and nothing is sent. A rank must never branch around a collective on what only it knows;
+``all_agree`` turns a local fact into a common one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _DTYPES = (
     torch.complex64,
     torch.complex128,
 )
-# all_agree sends a multiple of this many numbers, so that ranks with different flags still meet and can say so.
+# all_agree sends a multiple of this many numbers, so that ranks with different flags still meet and can say
+# so.
 _PAD = 16
 
 
@@ -102,7 +103,9 @@ def mean(x: Any, weight: float | None = None, group: dist.ProcessGroup | None = 
         (0.5, {'loss': 2.0})
     """
     if weight is not None and not 0 <= float(weight) < float("inf"):
-        raise UserError(f"weight={weight} must be a finite number that is not negative: give the sample count")
+        raise UserError(
+            f"weight={weight} must be a finite number that is not negative: give the sample count"
+        )
     share = 1.0 if weight is None else float(weight)
     if isinstance(x, Mapping):
         return _mean_dict(x, share, group)
@@ -111,7 +114,9 @@ def mean(x: Any, weight: float | None = None, group: dist.ProcessGroup | None = 
     try:
         value = float(x)
     except (TypeError, ValueError):
-        raise UserError(f"mean takes a number, a tensor or a dict of numbers, not {type(x).__name__}") from None
+        raise UserError(
+            f"mean takes a number, a tensor or a dict of numbers, not {type(x).__name__}"
+        ) from None
     both = torch.tensor([value * share if share else 0.0, share], dtype=torch.float64)
     if world_size(group) > 1:
         both = both.to(wire_device(group))
@@ -148,7 +153,8 @@ def _mean_dict(x: Mapping[Any, Any], share: float, group: dist.ProcessGroup | No
         raise UserError(f"mean of a dict takes numbers: {bad!r} is {type(x[bad]).__name__}") from None
     totals: dict[Any, float] = {}
     weights: dict[Any, float] = {}
-    # Ranks may give different keys, so they cannot add up blindly: position 3 of one is not position 3 of another.
+    # Ranks may give different keys, so they cannot add up blindly: position 3 of one is not position 3 of
+    # another.
     for values, their_share in gather((own, share), dst=None, group=group) or ():
         for key, value in values.items():
             totals[key] = totals.get(key, 0.0) + (value * their_share if their_share else 0.0)
@@ -213,8 +219,8 @@ def _agree(values: list[bool], what: str, rule: str, group: dist.ProcessGroup | 
     if lowest != -highest:
         asked = what.split("/", 1)[1]
         raise UserError(
-            f"all_agree: the ranks ask about different things; rank {rank(group)} asks {asked} with rule {rule!r}. "
-            "Give the same flags in the same call on every rank"
+            f"all_agree: the ranks ask about different things; rank {rank(group)} asks {asked} with rule "
+            f"{rule!r}. Give the same flags in the same call on every rank"
         )
     return [bool(answer) if rule == "all" else not answer for answer in answers[: len(values)]]
 
@@ -306,7 +312,9 @@ def _pack(x: Any, device: torch.device) -> tuple[Tensor, Tensor]:
     """A fixed-size header and the value's bytes."""
     if isinstance(x, Tensor):
         if x.dtype not in _DTYPES or x.dim() > _MAX_DIMS:
-            raise UserError(f"a tensor of {x.dtype} with {x.dim()} dimensions cannot be sent: convert it first")
+            raise UserError(
+                f"a tensor of {x.dtype} with {x.dim()} dimensions cannot be sent: convert it first"
+            )
         data = x.detach().contiguous().flatten().view(torch.uint8).to(device)
         head = [_TENSOR, _DTYPES.index(x.dtype), x.dim(), data.numel(), *x.shape]
     else:

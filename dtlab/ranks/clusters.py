@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -64,10 +65,8 @@ def sagemaker_cluster(environ: Mapping[str, str]) -> Cluster | None:
     hosts: tuple[str, ...] = ()
     if environ.get("SM_HOSTS"):
         value: Any = None
-        try:
+        with contextlib.suppress(ValueError):
             value = json.loads(environ["SM_HOSTS"])
-        except ValueError:
-            pass
         if isinstance(value, list) and value and all(isinstance(host, str) for host in value):
             hosts = tuple(sorted(value))
         else:

@@ -38,7 +38,9 @@ def choose_device(
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():
-        raise UserError(f"{source}={text!r}, but torch sees no CUDA card here: use 'cpu' or install a CUDA build")
+        raise UserError(
+            f"{source}={text!r}, but torch sees no CUDA card here: use 'cpu' or install a CUDA build"
+        )
     cards = torch.cuda.device_count()
     index = device.index if device.index is not None else (m.local_rank or 0)
     if index >= cards:

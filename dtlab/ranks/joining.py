@@ -30,14 +30,15 @@ def open_store(m: Membership, timeout: float) -> Any:
     """The store of this launch, its keys prefixed with the launch's name.
 
     Raises:
-        UserError: MASTER_ADDR is unknown, the port is taken, rank 0 was started twice, or nobody listens there.
+        UserError: MASTER_ADDR is unknown, the port is taken, rank 0 was started twice, or nobody listens
+        there.
     """
     import torch.distributed as dist
 
     if m.master_addr is None or m.master_port is None:
         raise UserError(
-            f"cannot find rank 0's host: {m.origin.get('size', 'WORLD_SIZE')}={m.size} but MASTER_ADDR is missing. "
-            "Fix: pass it to every rank (mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500 ...)"
+            f"cannot find rank 0's host: {m.origin.get('size', 'WORLD_SIZE')}={m.size} but MASTER_ADDR is "
+            "missing. Fix: pass it to every rank (mpirun -x MASTER_ADDR=host -x MASTER_PORT=29500 ...)"
         )
     key = (m.master_addr, m.master_port)
     running = recorder.current()
@@ -72,8 +73,8 @@ def _connect(m: Membership, timeout: float) -> Any:
     store = _client(m, max(timeout, 30), deadline + 5 - time.monotonic())
     if store is None:
         raise UserError(
-            f"what listens on MASTER_ADDR={m.master_addr} MASTER_PORT={m.master_port} is not the store of rank 0. "
-            "Fix: choose a port that no other program has"
+            f"what listens on MASTER_ADDR={m.master_addr} MASTER_PORT={m.master_port} is not the store of "
+            "rank 0. Fix: choose a port that no other program has"
         )
     return store
 
@@ -124,9 +125,12 @@ def _listen(m: Membership) -> socket.socket:
     address = "127.0.0.1"
     if not m.one_host and not is_loopback(m.master_addr):
         try:
-            address = socket.getaddrinfo(m.master_addr, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]  # type: ignore[assignment]
+            found = socket.getaddrinfo(m.master_addr, None, socket.AF_INET, socket.SOCK_STREAM)
+            address = str(found[0][4][0])
         except OSError:
-            raise UserError(f"MASTER_ADDR={m.master_addr} is not a known host name on rank 0's host") from None
+            raise UserError(
+                f"MASTER_ADDR={m.master_addr} is not a known host name on rank 0's host"
+            ) from None
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -152,9 +156,11 @@ def _rank_0_runs_already(m: Membership) -> str | None:
         f"(world size {m.size}). Fix: give each process its own rank"
     )
     store = _client(m, 2, 2)
+    if store is None:
+        return None
     with contextlib.suppress(Exception):
         prefixed = dist.PrefixStore(f"dtlab/{m.job}", store)
-        if store is not None and prefixed.check([f"join/{_next_generation(m)}/0"]):
+        if prefixed.check([f"join/{_next_generation(m)}/0"]):
             prefixed.set("fault", message)
             return message
     return None
@@ -235,8 +241,8 @@ def _missing(m: Membership, missing: list[int], timeout: float) -> str:
     start = "with srun " if m.launcher == "slurm" else ""
     return (
         f"{m.size - len(missing)} of {m.size} ranks joined within {timeout:g} s, missing rank {listed} "
-        f"({name}={value}). Fix: start the missing ranks {start}(dtlab.launch and torchrun start all of them), or "
-        f"set {name} to the number of processes that you start; ranks that start slowly: join_timeout=SECONDS"
+        f"({name}={value}). Fix: start the missing ranks {start}(dtlab.launch and torchrun start all of "
+        f"them), or set {name} to the number of processes you start; for slow ranks: join_timeout=SECONDS"
     )
 
 

@@ -1,7 +1,7 @@
 """Turning a collective's error into one that says which rank was late and in which operation (lesson 12).
 
-The texts of gloo and NCCL name neither. When a collective fails, the rank that noticed asks all the others through
-the recorder and raises ``LateRankError`` with the answer.
+The texts of gloo and NCCL name neither. When a collective fails, the rank that noticed asks all the others
+through the recorder and raises ``LateRankError`` with the answer.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class LateRankError(RuntimeError):
         states: what each rank was doing; None for one that did not answer.
     """
 
-    def __init__(self, message: str, rank: int, late: tuple[int, ...], states: list[RankState | None]) -> None:
+    def __init__(
+        self, message: str, rank: int, late: tuple[int, ...], states: list[RankState | None]
+    ) -> None:
         super().__init__(message)
         self.rank = rank
         self.late = late
@@ -68,7 +70,8 @@ def explained(error: BaseException, asking: recorder.Recorder) -> LateRankError 
 def _as_it_failed(own: RankState, error: BaseException) -> RankState:
     """This rank's state as it was when the collective failed: by now it is elsewhere."""
     frames = tuple(
-        Frame(f.filename, f.lineno or 0, f.name, f.line or "") for f in traceback.extract_tb(error.__traceback__)
+        Frame(f.filename, f.lineno or 0, f.name, f.line or "")
+        for f in traceback.extract_tb(error.__traceback__)
     )
     inside = operation_in(frames)
     if own.operation is None or (inside in ("send", "recv", "isend", "irecv")):

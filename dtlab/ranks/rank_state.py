@@ -1,9 +1,9 @@
 """The state of one rank, how it is read in a process, and what a set of states says: who is late.
 
-- ``capture(rank)`` reads the running process: torch's flight recorder (which also works on gloo) and the Python
-  stack of the main thread. Without a flight recorder the stack alone still tells waiting from working.
-- ``explain(states)`` is pure. Collectives of one group are numbered in the order in which a rank starts them, so
-  the rank with the lowest number is the one that the others wait for.
+- ``capture(rank)`` reads the running process: torch's flight recorder (which also works on gloo) and the
+  Python stack of the main thread. Without a flight recorder the stack alone still tells waiting from working.
+- ``explain(states)`` is pure. Collectives of one group are numbered in the order in which a rank starts them,
+  so the rank with the lowest number is the one that the others wait for.
 """
 
 from __future__ import annotations
@@ -23,8 +23,18 @@ from typing import Any
 DEFAULT_GROUP = "0"
 
 # Frames of these places are how a rank got where it is, not what its author wrote.
-_PLUMBING = ("/torch/", "/dtlab/ranks/", "/threading.py", "/contextlib.py", "/runpy.py", "/multiprocessing/")
-_NOT_AN_OPERATION = {"wrapper", "_wait", "wait"}
+_PLUMBING = (
+    "/torch/",
+    "/dtlab/ranks/",
+    "/threading.py",
+    "/contextlib.py",
+    "/runpy.py",
+    "/multiprocessing/",
+    "<frozen ",
+)
+# Where torch's own collective functions live; other files below torch/distributed may merely be on the way.
+_OPERATIONS = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/_functional_collectives.py")
+_NOT_AN_OPERATION = {"wrapper", "wait"}
 
 
 @dataclass(frozen=True)
@@ -43,9 +53,10 @@ class RankState:
 
     Attributes:
         rank: who answered.
-        operation: the operation that it waits in, else the last one that it started (``all_reduce``); None when
-            there was none.
-        sequence: number of that collective on its group; None for send and recv, or without a flight recorder.
+        operation: the operation that it waits in, else the last one that it started (``all_reduce``); None
+            when there was none.
+        sequence: number of that collective on its group; None for send and recv, or without a flight
+            recorder.
         completed: whether the operation is over; None when not known.
         group: process group of the operation, ``"0"`` is the default group.
         members: ranks of that group; empty when not known.
@@ -124,13 +135,13 @@ def capture(rank: int) -> RankState:
     waiting_in = operation_in(stack)
     entries = _flight_entries()
     groups: dict[str, int] = {}
-    for entry in entries:
-        if not entry.get("is_p2p"):
-            name = _group_of(entry)
-            groups[name] = max(groups.get(name, 0), int(entry["collective_seq_id"]))
+    for one in entries:
+        if not one.get("is_p2p"):
+            name = _group_of(one)
+            groups[name] = max(groups.get(name, 0), int(one["collective_seq_id"]))
     open_entries = [entry for entry in entries if not entry.get("retired", True)]
     # The oldest unfinished one is what the rank is held up by; without one, the last that it finished.
-    entry = open_entries[0] if open_entries else (entries[-1] if entries else None)
+    entry: dict[str, Any] | None = open_entries[0] if open_entries else (entries[-1] if entries else None)
     if entry is None or (waiting_in and not open_entries):
         # Not in the record: send and recv on gloo, or a torch without a flight recorder.
         return RankState(rank, waiting_in, None, False if waiting_in else None, groups=groups, stack=stack)
@@ -164,7 +175,8 @@ def operation_in(stack: Sequence[Frame]) -> str | None:
     """Name of the torch.distributed function that the stack stands in, or of the backward pass."""
     for frame in stack:
         file = frame.file.replace(os.sep, "/")
-        if "/torch/distributed/" in file and frame.function not in _NOT_AN_OPERATION:
+        named = not frame.function.startswith(("_", "<")) and frame.function not in _NOT_AN_OPERATION
+        if named and file.endswith(_OPERATIONS):
             return frame.function
     if stack and "/torch/autograd/" in stack[-1].file.replace(os.sep, "/"):
         return "backward"
@@ -174,7 +186,7 @@ def operation_in(stack: Sequence[Frame]) -> str | None:
 def _flight_entries() -> list[dict[str, Any]]:
     """What torch's flight recorder holds, oldest first; empty where this torch has none."""
     try:
-        from torch._C._distributed_c10d import _dump_fr_trace_json
+        from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined]
 
         entries: list[dict[str, Any]] = json.loads(_dump_fr_trace_json()).get("entries", [])
         return entries
@@ -192,7 +204,7 @@ def _members(name: str) -> tuple[int, ...]:
     try:
         from torch.distributed.distributed_c10d import _resolve_process_group, get_process_group_ranks
 
-        return tuple(get_process_group_ranks(_resolve_process_group(name)))
+        return tuple(get_process_group_ranks(_resolve_process_group(name)))  # type: ignore[arg-type]
     except Exception:
         return ()
 
@@ -204,8 +216,8 @@ def explain(states: Sequence[RankState | None]) -> Explanation:
         states: one per rank in rank order; None for a rank that did not answer.
 
     Returns:
-        ``late``: the ranks that the others wait for, empty when that cannot be told (all wait for each other, or
-        nobody waits); ``text``: one line with every rank's operation.
+        ``late``: the ranks that the others wait for, empty when that cannot be told (all wait for each other,
+        or nobody waits); ``text``: one line with every rank's operation.
 
     Example:
         >>> print(explain([RankState(0, "all_reduce", 4, False, groups={"0": 4}),

@@ -1,9 +1,9 @@
 """What each rank was last doing, so that a timeout names the late rank and its operation (lesson 12).
 
-Every rank runs a daemon thread with its own connection to the rendezvous store. When somebody asks, the thread
-answers with the state of its rank (``rank_state.py``). Waiting inside gloo or inside DDP's backward releases the
-interpreter lock, so the thread can answer then too; for code that holds the lock, ``dump_on_signal`` lets the
-main thread's stack be written from C.
+Every rank runs a daemon thread with its own connection to the rendezvous store. When somebody asks, the
+thread answers with the state of its rank (``rank_state.py``). Waiting inside gloo or inside DDP's backward
+releases the interpreter lock, so the thread can answer then too; for code that holds the lock,
+``dump_on_signal`` lets the main thread's stack be written from C.
 
 - ``start(store, rank, world_size)`` in each rank, ``stop()`` at its end.
 - ``ask_all(store, world_size, timeout)`` by anyone who has the same store, also a launcher that is no rank.
@@ -62,23 +62,27 @@ class Recorder:
         self._line = store.clone()
         self._thread = threading.Thread(target=self._serve, name="dtlab-recorder", daemon=True)
         self._stopped = False
+        self._lost = False
         self._thread.start()
 
     def _serve(self) -> None:
         count = 0
         while not self._stopped:
             count += 1
-            # The store is gone (its host ended) or this process is ending: nobody can ask any more.
             try:
                 self._line.wait([f"{_ASK}/{self.rank}/{count}"], _FOREVER)
                 if self._stopped:
                     return
                 self._line.set(f"{_STATE}/{self.rank}/{count}", capture(self.rank).to_json())
             except Exception:
+                # The store went away with its host: nobody can ask any more, and asking others is in vain.
+                self._lost = True
                 return
 
     def ask(self, timeout: float = 2.0) -> list[RankState | None]:
         """Ask every rank of this world, this one included."""
+        if self._lost or self._stopped:
+            return [None] * self.world_size
         return ask_all(self.store, self.world_size, timeout)
 
     def stop(self, timeout: float = 1.0) -> None:
@@ -86,6 +90,8 @@ class Recorder:
         if self._stopped:
             return
         self._stopped = True
+        if self._lost:
+            return
         with contextlib.suppress(Exception):
             _request(self.store, self.rank)
             self._thread.join(timeout)

@@ -1,7 +1,8 @@
 """Which torch, CUDA and NCCL each rank runs, and who differs.
 
-Ranks with different NCCL or torch versions may join and then hang or crash in the first collective. Pip wheels
-carry their own NCCL, so looking at system libraries says nothing: the loaded version is asked on every rank.
+Ranks with different NCCL or torch versions may join and then hang or crash in the first collective. Pip
+wheels carry their own NCCL, so looking at system libraries says nothing: the loaded version is asked on every
+rank.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def local_versions() -> Versions:
             nccl = ".".join(map(str, torch.cuda.nccl.version()))
         except Exception:  # a CUDA build without NCCL
             nccl = None
-    # The local suffix (+cpu, +cu128) names the index a wheel came from; the CUDA version is compared by itself.
+    # The local suffix (+cpu, +cu128) names the index a wheel came from; the CUDA version is compared by
+    # itself.
     return {"torch": torch.__version__.split("+")[0], "cuda": torch.version.cuda, "nccl": nccl}
 
 

@@ -1,8 +1,9 @@
 """``with dtlab.world() as w``: join whatever launched this process (lesson 02).
 
 The same function runs under dtlab.launch, torchrun, MPI, Slurm and SageMaker, and alone. Joining checks the
-variables as a whole, builds the store, picks device and backend, seeds, compares versions over ranks and starts
-the recorder; leaving ends the process group together, so that no rank closes a connection that another still uses.
+variables as a whole, builds the store, picks device and backend, seeds, compares versions over ranks and
+starts the recorder; leaving ends the process group together, so that no rank closes a connection that another
+still uses.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import contextlib
 import logging
 import os
 import sys
-import time
 import warnings
 from collections.abc import Mapping
 from datetime import timedelta
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from dtlab.errors import DtlabWarning, UserError
-from dtlab.ranks import agreement, joining, late, logs, recorder, seeds
+from dtlab.ranks import agreement, joining, late, leaving, logs, recorder, seeds
 from dtlab.ranks.devices import choose_backend, choose_device
 from dtlab.ranks.environment import Membership, detect, loopback_interface
 
@@ -37,6 +37,7 @@ _JOIN_TIMEOUT = {"env": 12.0, "dtlab": 60.0, "torchrun": 60.0}
 _JOIN_TIMEOUT_HOSTS = 300.0
 
 _current: World | None = None
+_ended_group: Any = None
 
 
 class World:
@@ -48,7 +49,8 @@ class World:
         node_rank, num_nodes: index of this host, and number of hosts.
         device: where this rank's tensors belong.
         backend: ``"nccl"``, ``"gloo"`` or ``"none"``.
-        launcher: ``"dtlab"``, ``"torchrun"``, ``"mpi"``, ``"slurm"``, ``"sagemaker"``, ``"env"`` or ``"none"``.
+        launcher: ``"dtlab"``, ``"torchrun"``, ``"mpi"``, ``"slurm"``, ``"sagemaker"``, ``"env"`` or
+            ``"none"``.
         log: logger that prefixes ``[Rank r]``.
     """
 
@@ -139,14 +141,20 @@ class World:
         if _current is self:
             _current = None
         try:
-            if self._owns_group and not failed and dist.is_initialized():
-                self._leave_together()
+            if self._owns_group and failed:
+                leaving.say_failed(self._store, self._prefix, self.rank)
+            elif self._owns_group and self.size > 1 and dist.is_initialized():
+                well = leaving.wait_for_all(self._store, self._prefix, self.rank, self.size, self._timeout)
+                if self._owns_recorder:
+                    recorder.stop()
+                if well and self._hosts_store:
+                    # Rank 0 keeps the store in its own process: nobody may be asking it when it goes.
+                    agreement.barrier()
         finally:
             if self._owns_recorder:
                 recorder.stop()
-            if self._owns_group and dist.is_initialized() and not (failed and self.backend == "nccl"):
-                # With NCCL a failed rank's destroy can wait for its peers for ever; the process ends anyway.
-                dist.destroy_process_group()
+            if self._owns_group and dist.is_initialized():
+                self._end_group(failed)
             for name, value in self._restore.items():
                 if value is None:
                     os.environ.pop(name, None)
@@ -155,47 +163,15 @@ class World:
             if self._owns_group or self.backend == "none":
                 logs.close(self.log)
 
-    def _leave_together(self) -> None:
-        if self.size == 1:
-            return
-        keys = [f"{self._prefix}/left/{rank}" for rank in range(self.size)]
-        self._store.set(keys[self.rank], b"1")
-        start = time.monotonic()
-        next_question, pause = start + 1.0, 0.0005
-        while not self._store.check(keys):
-            now = time.monotonic()
-            if now > next_question:
-                self._someone_waits_for_us(keys)
-                next_question = now + 2.0
-            if now - start > self._timeout:
-                return
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.02)
-        if self._owns_recorder:
-            recorder.stop()
-        if self._hosts_store:
-            # Rank 0 keeps the store in its own process: nobody may still be asking it when it goes.
-            agreement.barrier()
-
-    def _someone_waits_for_us(self, keys: list[str]) -> None:
-        asking = recorder.current()
-        if asking is None:
-            return
-        states = asking.ask()
-        own = states[self.rank]
-        for state in states:
-            if state is None or own is None or not state.waits or self._store.check([keys[state.rank]]):
-                continue
-            mine = own.groups.get(state.group, 0)
-            if state.sequence is not None and state.sequence > mine and self.rank in (state.members or [self.rank]):
-                raise late.LateRankError(
-                    f"rank {self.rank} of {self.size} has left after {own.operation} #{own.sequence}, but rank "
-                    f"{state.rank} waits in {state.what()}, at {state.where()}. Fix: every rank must make the "
-                    "same collective calls",
-                    self.rank,
-                    (self.rank,),
-                    list(states),
-                )
+    def _end_group(self, failed: bool) -> None:
+        global _ended_group
+        if failed and self.backend == "nccl":
+            return  # destroying can wait for the peers for ever, and this process ends anyway
+        if self.launcher == "dtlab" and not failed:
+            # Closing gloo's connections takes 20 ms, a fifth of a whole launch. A launched rank ends right
+            # after its function, so the connections may as well end with it: keep the group's object.
+            _ended_group = dist.group.WORLD
+        dist.destroy_process_group()
 
 
 def world(
@@ -244,7 +220,7 @@ def world(
         return _again(backend, device, log_file, environ)
     variables = os.environ if environ is None else environ
     m = detect(variables, distributed=distributed)
-    if m.launcher == "none" or m.master_addr is None and m.size == 1:
+    if m.launcher == "none" or (m.master_addr is None and m.size == 1):
         chosen = choose_device(device, m, variables)
         if seed is not None:
             seeds.seed_everything(seed, 0)
@@ -268,7 +244,8 @@ def _join(
 ) -> World:
     patience = _join_patience(m, variables, timeout, join_timeout)
     timeout = timeout or COLLECTIVE_TIMEOUT
-    # Lets the recorder see collectives; where torch reads it at import it was too late, and the stacks must do.
+    # Lets the recorder see collectives; where torch reads it at import it was too late, and the stacks must
+    # do.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     store = joining.open_store(m, patience)
     records, prefix = joining.meet(store, m, patience)
@@ -325,7 +302,9 @@ def _again(
         m = replace(m, local_rank=m.rank, local_size=m.size, node_rank=0, num_nodes=1)
     name = "nccl" if "nccl" in dist.get_backend_config() else dist.get_backend()
     if backend is not None and backend != name:
-        raise UserError(f"backend={backend!r}, but this process has joined with {name}: leave that world first")
+        raise UserError(
+            f"backend={backend!r}, but this process has joined with {name}: leave that world first"
+        )
     chosen = choose_device(device if device is not None or name == "nccl" else "cpu", m, variables)
     log = _current.log if _current is not None and log_file is None else None
     if log is None:

@@ -51,8 +51,13 @@ def write(folder: Path, source: str) -> Path:
     return path
 
 
-def run_ranks(script: Path, environs: list[dict[str, str]], limit: float = 20.0) -> list[Ended]:
-    """One process per environment, all at once; any that outlives ``limit`` seconds is killed and fails."""
+def run_ranks(
+    script: Path, environs: list[dict[str, str]], limit: float = 60.0, wait_for: int | None = None
+) -> list[Ended]:
+    """One process per environment, all at once; one that outlives ``limit`` seconds fails the test.
+
+    With ``wait_for`` only that many are waited for; the rest, which sleep, are killed then.
+    """
     running = [
         subprocess.Popen(
             [sys.executable, str(script)],
@@ -65,7 +70,7 @@ def run_ranks(script: Path, environs: list[dict[str, str]], limit: float = 20.0)
     ]
     ended = []
     try:
-        for process in running:
+        for process in running[:wait_for]:
             out, err = process.communicate(timeout=limit)
             ended.append(Ended(process.returncode, out, err))
     finally:
@@ -75,7 +80,7 @@ def run_ranks(script: Path, environs: list[dict[str, str]], limit: float = 20.0)
     return ended
 
 
-def torchrun(script: Path, nproc: int = 2, limit: float = 40.0, **variables: str) -> Ended:
+def torchrun(script: Path, nproc: int = 2, limit: float = 90.0, **variables: str) -> Ended:
     command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={nproc}"]
     command += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", str(script)]
     done = subprocess.run(

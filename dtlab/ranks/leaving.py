@@ -1,0 +1,80 @@
+"""Leaving together, so that no rank closes a connection that another still uses (lesson 12).
+
+A rank that leaves says so in the store and waits for the others there, not in a collective: a collective
+would pair up with whatever call another rank makes one time too often. Meanwhile it asks what the others do,
+so a peer that waits for this rank in vain is named within seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dtlab.ranks import recorder
+from dtlab.ranks.late import LateRankError
+from dtlab.ranks.rank_state import RankState
+
+_LEFT, _FAILED = b"left", b"failed"
+# Seconds. Ranks usually leave within milliseconds of each other; asking costs each rank a moment.
+_FIRST_QUESTION, _NEXT_QUESTION = 1.0, 2.0
+
+
+def say_failed(store: Any, prefix: str, rank: int) -> None:
+    """Tell those who leave not to wait for this rank."""
+    with contextlib.suppress(Exception):  # the store may have gone with its host
+        store.set(f"{prefix}/left/{rank}", _FAILED)
+
+
+def wait_for_all(store: Any, prefix: str, rank: int, size: int, timeout: float) -> bool:
+    """Say that this rank leaves and wait until all have left or failed.
+
+    Returns:
+        True when all left in good order, False when one failed.
+
+    Raises:
+        LateRankError: another rank waits in a collective that this rank never called, or does not leave
+            within ``timeout`` seconds.
+    """
+    keys = [f"{prefix}/left/{other}" for other in range(size)]
+    store.set(keys[rank], _LEFT)
+    begin = time.monotonic()
+    question, pause = begin + _FIRST_QUESTION, 0.0005
+    while not store.check(keys):
+        now = time.monotonic()
+        asking = recorder.current()
+        if asking is not None and (now > question or now - begin > timeout):
+            states = asking.ask()
+            here = [state for state in states if state is not None and not store.check([keys[state.rank]])]
+            _look_for_waiting(states[rank], here, states)
+            question = now + _NEXT_QUESTION
+        if now - begin > timeout:
+            absent = [other for other, key in enumerate(keys) if not store.check([key])]
+            listed = ", ".join(map(str, absent))
+            raise LateRankError(
+                f"rank {rank} of {size} has left, but rank {listed} did not within {timeout:g} s",
+                rank,
+                tuple(absent),
+                states if asking is not None else [None] * size,
+            )
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
+    return all(value == _LEFT for value in store.multi_get(keys))
+
+
+def _look_for_waiting(
+    own: RankState | None, others: Sequence[RankState], states: list[RankState | None]
+) -> None:
+    if own is None:
+        return
+    for state in others:
+        beyond = state.sequence is not None and state.sequence > own.groups.get(state.group, 0)
+        if state.waits and beyond and own.rank in (state.members or (own.rank,)):
+            raise LateRankError(
+                f"rank {own.rank} of {len(states)} has left after {own.what()}, but rank {state.rank} waits "
+                f"in {state.what()}, at {state.where()}. Fix: every rank must make the same collective calls",
+                own.rank,
+                (own.rank,),
+                states,
+            )

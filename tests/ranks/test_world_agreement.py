@@ -1,0 +1,195 @@
+"""Values and decisions shared by ranks, each with the right answer, one launch per world size."""
+
+import math
+
+import pytest
+import torch
+
+import dtlab
+
+
+def on_two_ranks():
+    seen = {}
+    with dtlab.world() as w:
+        r = w.rank
+        # validation values 0.9 and 0.5 against 0.8, and 0.9 and 1.1 against a best of 1.0: decide on the mean
+        seen["stop"] = w.mean([0.9, 0.5][r]) > 0.8
+        seen["better"] = w.mean([0.9, 1.1][r]) < 1.0
+        seen["weighted"] = w.mean([1.0, 4.0][r], weight=[3, 1][r])
+        seen["no samples"] = w.mean([2.0, math.nan][r], weight=[5, 0][r])
+        seen["nobody"] = math.isnan(w.mean(1.0, weight=0))
+        seen["tensor"] = w.mean(torch.tensor([1.0, 2.0]) * (r + 1)).tolist()
+        seen["weighted tensor"] = w.mean(torch.tensor([[8.0 * r]]), weight=[3, 1][r]).tolist()
+        seen["bfloat16"] = w.mean(torch.ones(2, dtype=torch.bfloat16), weight=3001).tolist()
+        losses = {"loss": [1.0, 3.0][r]} | ({"aux": 2.0} if r == 1 else {})
+        seen["dict"] = w.mean(losses)
+        seen["flags"] = (
+            w.all_agree(r == 0),
+            w.all_agree(r == 0, rule="any"),
+            w.all_agree([True, r == 0, False]),
+            w.all_agree({"nan": r == 1, "save": False}, rule="any"),
+        )
+        seen["tensors"] = [t.tolist() for t in w.gather(torch.arange(3 * r), dst=None)]
+        seen["columns"] = [tuple(t.shape) for t in w.gather(torch.zeros(r, 4, dtype=torch.bool), dst=None)]
+        seen["objects"] = w.gather({"rank": r}, dst=None)
+        seen["on one"] = w.gather(r, dst=1)
+        seen["broadcast"] = (
+            w.broadcast({"lr": 0.1 * r}, src=1),
+            w.broadcast(torch.arange(2) + r, src=1).tolist(),
+        )
+        seen["none"] = w.broadcast("config" if r == 0 else None)
+        try:
+            w.all_agree({"stop": True} if r == 0 else [True, False])
+        except dtlab.UserError as error:
+            seen["mismatch"] = "different things" in str(error)
+        seen["who"] = (w.size, w.local_rank, w.local_size, w.launcher, w.backend, w.is_main, str(w.device))
+        w.barrier()
+        with dtlab.world() as inner:
+            seen["nested"] = (inner.rank, inner.size, inner.mean(r))
+        seen["after nested"] = dtlab.mean(r)
+    seen["outside"] = (dtlab.world_size(), dtlab.mean(7), dtlab.all_agree(False), dtlab.gather("x"))
+    return seen
+
+
+def test_two_ranks_share_values_and_decisions():
+    zero, one = dtlab.launch(on_two_ranks, 2, timeout=60)
+    for seen in (zero, one):
+        assert seen["stop"] is False
+        assert seen["better"] is False
+        assert seen["weighted"] == 1.75
+        assert seen["no samples"] == 2.0
+        assert seen["nobody"]
+        assert seen["tensor"] == [1.5, 3.0]
+        assert seen["weighted tensor"] == [[2.0]]
+        assert seen["bfloat16"] == [1.0, 1.0]
+        assert seen["dict"] == {"loss": 2.0, "aux": 2.0}
+        assert seen["flags"] == (False, True, [True, False, False], {"nan": True, "save": False})
+        assert seen["tensors"] == [[], [0, 1, 2]]
+        assert seen["columns"] == [(0, 4), (1, 4)]
+        assert seen["objects"] == [{"rank": 0}, {"rank": 1}]
+        assert seen["broadcast"] == ({"lr": 0.1}, [1, 2])
+        assert seen["none"] == "config"
+        assert seen["mismatch"]
+        assert seen["nested"][1:] == (2, 0.5)
+        assert seen["after nested"] == 0.5
+        assert seen["outside"] == (1, 7.0, False, ["x"])
+    assert (zero["on one"], one["on one"]) == (None, [0, 1])
+    assert zero["who"] == (2, 0, 2, "dtlab", "gloo", True, "cpu")
+    assert one["who"] == (2, 1, 2, "dtlab", "gloo", False, "cpu")
+
+
+def gather_predictions(samples):
+    """Each rank holds its stride of the samples, as an uneven sampler gives it."""
+    with dtlab.world() as w:
+        ids = torch.arange(samples)[w.rank :: w.size]
+        parts = w.gather(torch.stack([ids, ids * 10], dim=1))
+        if parts is None:
+            return None
+        joined = torch.cat(parts)
+        return joined[joined[:, 0].argsort()].tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_gathered_predictions_have_every_sample_once(ranks):
+    for samples in (21, 3):  # 3 samples on 4 ranks: one rank has none
+        results = dtlab.launch(gather_predictions, ranks, samples, timeout=60)
+        assert results[0] == [[i, 10 * i] for i in range(samples)]
+        assert list(results[1:]) == [None] * (ranks - 1)
+
+
+def plain_torch_group():
+    """The helpers work with a group that plain torch has made."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    values = dtlab.rank(), dtlab.world_size(), dtlab.mean(dtlab.rank()), dtlab.all_agree(True)
+    half = dist.new_group([1])
+    inside = dtlab.mean(5.0, group=half) if dtlab.rank() == 1 else None
+    with dtlab.world() as w:
+        values += (w.size, w.launcher)
+    return (*values, inside, dist.is_initialized())
+
+
+def test_helpers_use_a_group_made_by_plain_torch():
+    results = dtlab.launch(plain_torch_group, 2, timeout=60)
+    assert results[0] == (0, 2, 0.5, True, 2, "dtlab", None, True)
+    assert results[1] == (1, 2, 0.5, True, 2, "dtlab", 5.0, True)
+
+
+def draws(epochs):
+    import numpy
+    from torch.utils.data import DataLoader, Dataset
+
+    from dtlab.ranks import seeds
+
+    class Noise(Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return int(numpy.random.randint(10**9)), float(torch.rand(1))
+
+    own = torch.rand(1).item()
+    loader = DataLoader(Noise(), batch_size=None, num_workers=2, worker_init_fn=seeds.worker_init)
+    return own, [[number for number, _ in loader] for _ in range(epochs)]
+
+
+def test_streams_differ_over_ranks_workers_and_epochs_and_repeat():
+    first = dtlab.launch(draws, 2, 2, seed=5, timeout=60)
+    assert first[0][0] != first[1][0]
+    numbers = [number for _, epochs in first for epoch in epochs for number in epoch]
+    assert len(set(numbers)) == 2 * 2 * 4
+    again = dtlab.launch(draws, 2, 2, seed=5, timeout=60)
+    assert list(again) == list(first)
+    other = dtlab.launch(draws, 2, 1, seed=6, timeout=60)
+    assert other[0][0] not in (first[0][0], first[1][0])
+
+
+def write_log(path):
+    with dtlab.world(log_file=path) as w:
+        w.log.info("step %d", w.rank)
+
+
+def test_log_lines_name_their_rank_on_screen_and_in_the_file(tmp_path):
+    results = dtlab.launch(write_log, 2, str(tmp_path / "logs" / "rank{rank}.log"), echo=False, timeout=60)
+    for rank in (0, 1):
+        text = (tmp_path / "logs" / f"rank{rank}.log").read_text()
+        assert f"[Rank {rank}] INFO step {rank}" in text
+        assert f"step {rank}" in results.logs[rank]
+
+
+def late(step_function, timeout):
+    import time
+
+    with dtlab.world(timeout=timeout) as w:
+        step = step_function()
+        for number in range(3):
+            if w.rank == 1 and number == 2:
+                time.sleep(120)  # stays alive
+            step()
+
+
+def all_reduce_step():
+    ones = torch.ones(3)
+    return lambda: torch.distributed.all_reduce(ones)
+
+
+def backward_step():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    dtlab.barrier()
+    return lambda: model(torch.ones(2, 4)).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("step_function", "limits"),
+    [(all_reduce_step, (4, None)), (backward_step, (100, 6))],
+    ids=["time limit of the launch", "time limit of the collective, inside backward"],
+)
+def test_time_limits_name_the_late_rank_and_its_operation(step_function, limits):
+    of_launch, of_collective = limits
+    with pytest.raises(dtlab.RankError) as caught:
+        dtlab.launch(late, 2, step_function, of_collective, timeout=of_launch)
+    first = str(caught.value).splitlines()[0]
+    assert "rank 1 of 2 is late: last operation all_reduce #" in first
+    assert "time.sleep(120)" in first
+    assert "rank 0 waits in all_reduce #" in first
