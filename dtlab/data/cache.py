@@ -1,9 +1,10 @@
 """Keep transformed columns between uses: not at all, in this process, or on local disk.
 
-The key is a hash of the content of the data and of the features, so a changed file or column list never meets an old
-entry. On disk an entry is a folder of ``.npy`` files, one per column block, mapped into memory when loaded: ranks of one host share
-the pages, and only what is read is loaded. An entry appears by rename, made by one process while others wait;
-a torn or foreign one is passed over and rebuilt. Taught in lesson 11 (a stale entry) and priced in lesson 14.
+The key is a hash of the content of the data and of the features, so a changed file or column list never
+meets an old entry. On disk an entry is a folder of ``.npy`` files, one per column block, mapped into memory
+when loaded: ranks of one host share the pages, and only what is read is loaded. An entry appears by rename,
+made by one process while others wait; a torn or foreign one is passed over and rebuilt. Taught in lesson 11
+(a stale entry) and priced in lesson 14.
 """
 
 from __future__ import annotations

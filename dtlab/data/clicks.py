@@ -1,9 +1,12 @@
 """A generated recommender log of any size: who saw which item, and clicked, favourited or bought it.
 
-- Users and items have Zipf popularity; context is hour, weekday and device; users have an age group, items a category and a price.
-- The truth is a planted factorisation machine (Rendle 2010): the logit is a bias, one weight per value and the inner products
-  of pairs of value vectors. A click is drawn from it; favourites and purchases are drawn among clicks, each from a logit of its own.
-- So the true probability of every label is known, and with it the best AUC that any model can be expected to reach on the test rows.
+- Users and items have Zipf popularity; context is hour, weekday and device; users have an age group, items
+  a category and a price.
+- The truth is a planted factorisation machine (Rendle 2010): the logit is a bias, one weight per value and
+  the inner products of pairs of value vectors. A click is drawn from it; favourites and purchases are drawn
+  among clicks, each from a logit of its own.
+- So the true probability of every label is known, and with it the best AUC that any model can be expected
+  to reach on the test rows.
 - Row i depends on the seed and on i alone: a longer log begins with the shorter one. It is made in chunks, so
   the size on disk is not bounded by memory.
 
@@ -32,10 +35,12 @@ CHUNK = 131_072
 NUM_USERS, NUM_ITEMS, NUM_CATEGORIES, NUM_AGES = 20_000, 5_000, 24, 7
 DEVICES = ("desktop", "phone", "tablet", "tv")
 DIM = 4
-FIELDS = {"user": NUM_USERS, "item": NUM_ITEMS, "category": NUM_CATEGORIES, "age": NUM_AGES, "hour": 24, "weekday": 7,
-          "device": len(DEVICES)}  # fmt: skip
-# How much each field's own weight and its vector matter: users and items a little, the small fields much, so that a
-# model can come near the best AUC with a million rows.
+FIELDS = {
+    "user": NUM_USERS, "item": NUM_ITEMS, "category": NUM_CATEGORIES, "age": NUM_AGES,
+    "hour": 24, "weekday": 7, "device": len(DEVICES),
+}  # fmt: skip
+# How much each field's own weight and its vector matter: users and items a little, the small fields much, so
+# that a model can come near the best AUC with a million rows.
 WEIGHT = {"user": 0.5, "item": 0.7, "category": 0.4, "age": 0.2, "hour": 0.3, "weekday": 0.1, "device": 0.3}
 VECTOR = {"user": 0.35, "item": 0.35, "category": 0.6, "age": 0.6, "hour": 0.4, "weekday": 0.2, "device": 0.4}
 BIAS = {"click": -1.6, "favourite": -1.5, "purchase": -2.0}
@@ -43,7 +48,8 @@ BIAS = {"click": -1.6, "favourite": -1.5, "purchase": -2.0}
 
 @dataclass(frozen=True)
 class Truth:
-    """The planted machine of one seed: per label and field, weights [N] and vectors [N, DIM]; and the items' facts."""
+    """The planted machine of one seed: per label and field, weights [N] and vectors [N, DIM]; and the
+    items' facts."""
 
     weights: dict[str, dict[str, np.ndarray]]
     vectors: dict[str, dict[str, np.ndarray]]

@@ -1,8 +1,8 @@
 """``load_dataset``: the one door to flights, clicks and your own Parquet.
 
 - Files that must be made first are made by one process while the others wait (``prepare``).
-- Vocabularies, bucket edges and scales are fitted on the training rows; ``refit`` fits them on training and validation rows
-  for the last run before the test.
+- Vocabularies, bucket edges and scales are fitted on the training rows; ``refit`` fits them on training and
+  validation rows for the last run before the test.
 - The transformed columns can be kept in memory or on disk, keyed by the content of the data and the features.
 
 Every rank may call it at once; no process group is needed. Taught in lessons 03 and 11.
@@ -94,13 +94,15 @@ def _assemble(source: Source, kept: cache.Cache, fitted_on: tuple[str, ...]) -> 
     text = repr((source.name, source.version, source.spec, fitted_on))
     features, batches = kept.get(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), make)
     return Dataset(
-        source.name,
-        *(batches[split] for split in SPLITS),
-        features,
-        source.version,
-        source.best_auc,
-        source,
-        kept,
+        name=source.name,
+        train=batches["train"],
+        validation=batches["validation"],
+        test=batches["test"],
+        features=features,
+        version=source.version,
+        best_auc=source.best_auc,
+        _source=source,
+        _cache=kept,
     )
 
 

@@ -2,19 +2,20 @@
 
 The contract, per kind of column:
 
-- ``categorical``: the values seen in the training rows, most frequent first. Index 0 is *missing* (null, NaN),
-  index 1 is *unseen* (or seen fewer than ``min_count`` times), known values start at 2. Values are compared by
-  their text, so that int32, int64 and string columns of the same values agree. A float column with nulls
-  (what pandas makes of integers with nulls) is read as integers.
+- ``categorical``: the values seen in the training rows, most frequent first. Index 0 is *missing* (null,
+  NaN), index 1 is *unseen* (or seen fewer than ``min_count`` times), known values start at 2. Values are
+  compared by their text, so that int32, int64 and string columns of the same values agree. A float column
+  with nulls (what pandas makes of integers with nulls) is read as integers.
 - ``bucketed``: a number cut at quantiles of the training rows and used as a category.
 - ``hashed``: the value's hash modulo ``hash_buckets``; 0 is missing, 1 stays empty. Hashes are stable over
   processes and machines.
 - ``crosses``: several columns hashed together; missing if all of them are missing.
-- ``numeric``: (x - mean) / deviation of the training rows, clipped to [-10, 10]; a missing or infinite value is 0,
-  which is the training mean. A column that had missing training values gets a second, 0/1 input that says so.
+- ``numeric``: (x - mean) / deviation of the training rows, clipped to [-10, 10]; a missing or infinite
+  value is 0, which is the training mean. A column that had missing training values gets a second, 0/1 input
+  that says so.
 
-``Features.from_json(text).transform(table)`` gives, for the same rows, the same arrays as the ``Features`` that
-wrote the text: no pickle, no state elsewhere. Taught in lesson 11, "Feeding the ranks".
+``Features.from_json(text).transform(table)`` gives, for the same rows, the same arrays as the ``Features``
+that wrote the text: no pickle, no state elsewhere. Taught in lesson 11, "Feeding the ranks".
 """
 
 from __future__ import annotations
@@ -123,20 +124,22 @@ class Features:
             vocabularies[name] = [value for _, value in sorted(kept)]
         for name in (*spec.hashed, *(n for names in spec.crosses for n in names)):
             columns.encode(table.slice(0, 1), name)  # raises for a type that cannot be a category
-        edges = {}
-        for name in spec.bucketed:
-            known = columns.numbers(table, name)
-            known = known[~np.isnan(known)]
-            cuts = np.quantile(known, np.linspace(0, 1, spec.num_buckets + 1)[1:-1]) if len(known) else []
-            edges[name] = np.unique(cuts).tolist()
-        scales = {}
-        for name in spec.numeric:
+        edges: dict[str, list[float]] = {}
+        scales: dict[str, list[float]] = {}
+        for name in dict.fromkeys((*spec.bucketed, *spec.numeric)):
             x = columns.numbers(table, name)
             known = x[~np.isnan(x)]
-            mean = float(known.mean()) if len(known) else 0.0
-            deviation = float(known.std()) if len(known) else 0.0
-            scales[name] = [mean, deviation if deviation > 1e-12 * max(1.0, abs(mean)) else 1.0]
-            scales[name].append(float(len(known) < len(x)))
+            if name in spec.bucketed:
+                inner = np.linspace(0, 1, spec.num_buckets + 1)[1:-1]
+                edges[name] = np.unique(np.quantile(known, inner)).tolist() if len(known) else []
+            if name in spec.numeric:
+                mean = float(known.mean()) if len(known) else 0.0
+                deviation = float(np.std(known)) if len(known) else 0.0
+                if not np.isfinite(deviation):
+                    raise UserError(f"column {name!r} holds numbers too large to scale: take their logarithm")
+                if deviation <= 1e-12 * max(1.0, abs(mean)):
+                    deviation = 1.0  # a constant column
+                scales[name] = [mean, deviation, float(len(known) < len(x))]
         return cls(spec, vocabularies, edges, scales)
 
     @property
@@ -155,8 +158,9 @@ class Features:
     def transform(self, table: pa.Table, *, labels: bool = True) -> Batch:
         """The rows of ``table`` as one Batch of B = ``table.num_rows`` rows.
 
-        Labels are there when the table holds the label column and ``labels`` is true; ids are the id column, or the row numbers
-        from 0. Raises UserError for a missing column, an unsuitable type, or a label other than 0 and 1.
+        Labels are there when the table holds the label column and ``labels`` is true; ids are the id
+        column, or the row numbers from 0. Raises UserError for a missing column, an unsuitable type, or a
+        label other than 0 and 1.
         """
         arrays = self.arrays(table, labels=labels)
         known = arrays.get("labels")
@@ -172,37 +176,37 @@ class Features:
         """As ``transform``, as NumPy arrays: ids, categorical, dense and, when known, labels."""
         spec = self.spec
         columns.require(table, spec.inputs())
-        categorical = np.empty((table.num_rows, len(self.cardinalities)), dtype=np.int64)
-        column = 0
+        categories: list[np.ndarray] = []
         for name in spec.categorical:
             codes, values = columns.encode(table, name)
             known = self._lookup(name)
             # One look-up per distinct value; the last entry serves code -1, which is null.
-            index = np.array([*(known.get(value, UNSEEN) for value in values), MISSING], dtype=np.int64)
-            categorical[:, column] = index[codes]
-            column += 1
+            index = np.array([*(known.get(value, UNSEEN) for value in values), MISSING], dtype=np.int32)
+            categories.append(index[codes])
+        numbers = {
+            name: columns.numbers(table, name) for name in dict.fromkeys((*spec.bucketed, *spec.numeric))
+        }
         for name in spec.bucketed:
-            x = columns.numbers(table, name)
-            bucket = np.searchsorted(np.asarray(self.edges[name]), x, side="right") + FIRST
-            categorical[:, column] = np.where(np.isnan(x), MISSING, bucket)
-            column += 1
+            x = numbers[name]
+            bucket = np.searchsorted(np.asarray(self.edges[name]), x, side="right").astype(np.int32) + FIRST
+            categories.append(np.where(np.isnan(x), MISSING, bucket))
         for names in (*((name,) for name in spec.hashed), *spec.crosses):
             hashes, missing = columns.hashes(table, names)
-            index = (hashes % np.uint64(spec.hash_buckets)).astype(np.int64) + FIRST
-            categorical[:, column] = np.where(missing, MISSING, index)
-            column += 1
-        dense = np.empty((table.num_rows, self.num_dense), dtype=np.float32)
-        column = 0
+            hashed = (hashes % np.uint64(spec.hash_buckets)).astype(np.int64) + FIRST
+            categories.append(np.where(missing, MISSING, hashed))
+        dense: list[np.ndarray] = []
         for name in spec.numeric:
-            x = columns.numbers(table, name)
             mean, deviation, had_missing = self.scales[name]
-            missing = np.isnan(x)
-            dense[:, column] = np.where(missing, 0.0, np.clip((x - mean) / deviation, -10, 10))
-            column += 1
+            missing = np.isnan(numbers[name])
+            scaled = np.clip((numbers[name] - mean) / deviation, -10, 10)
+            dense.append(np.where(missing, 0.0, scaled).astype(np.float32))
             if had_missing:
-                dense[:, column] = missing
-                column += 1
-        arrays = {"ids": columns.ids(table, spec.id), "categorical": categorical, "dense": dense}
+                dense.append(missing)
+        arrays = {
+            "ids": columns.ids(table, spec.id),
+            "categorical": _stack(categories, table.num_rows, np.int64),
+            "dense": _stack(dense, table.num_rows, np.float32),
+        }
         if labels and spec.label is not None and spec.label in table.column_names:
             arrays["labels"] = columns.labels(table, spec.label)
         return arrays
@@ -243,3 +247,14 @@ class Features:
             raise UserError(
                 f"not a text written by Features.to_json ({type(error).__name__}: {error})"
             ) from None
+
+
+def _stack(parts: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:
+    """Columns [B] side by side as [B, C], some rows at a time: whole columns would miss the cache at every
+    row."""
+    table: np.ndarray = np.empty((rows, len(parts)), dtype=dtype)
+    for start in range(0, rows, 2048):
+        block = table[start : start + 2048]
+        for column, part in enumerate(parts):
+            block[:, column] = part[start : start + 2048]
+    return table

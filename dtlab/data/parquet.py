@@ -1,14 +1,14 @@
 """Your own Parquet: one file or a folder of shards, with its columns named in the configuration.
 
-- Names and types are checked against the footers first, before any row is read; an error lists what the file holds and the
-  nearest name. All shards must agree on the columns used.
-- The label is 0/1 or boolean, without nulls. The id, if named, is a column of unique whole numbers; otherwise ids are row numbers over
-  the shards in name order.
-- Rows are split by a column that says train, validation or test, or by a hash of their id in stated fractions: a row
-  keeps its part when rows are added, if the id is a column.
+- Names and types are checked against the footers first, before any row is read; an error lists what the
+  file holds and the nearest name. All shards must agree on the columns used.
+- The label is 0/1 or boolean, without nulls. The id, if named, is a column of unique whole numbers;
+  otherwise ids are row numbers over the shards in name order.
+- Rows are split by a column that says train, validation or test, or by a hash of their id in stated
+  fractions: a row keeps its part when rows are added, if the id is a column.
 - ``version`` is a hash of the bytes of the files and of how they are split.
 
-Taught in lesson 11; ``dtlab predict`` reads its input through ``read_table``.
+Taught in lesson 11; ``dtlab predict`` reads its input through ``read_features``.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from dtlab.data import columns
+from dtlab.data.batch import Batch
 from dtlab.data.config import DataConfig
-from dtlab.data.features import FeatureSpec
+from dtlab.data.features import Features, FeatureSpec
 from dtlab.data.prepare import file_digest
 from dtlab.data.source import SPLITS, Source
 from dtlab.errors import UserError
+
+ROW = "__row__"  # the id column of files that name none
 
 
 def files(path: str | Path, field: str = "data.path") -> list[Path]:
@@ -63,8 +66,8 @@ def files(path: str | Path, field: str = "data.path") -> list[Path]:
 def schema(paths: Sequence[Path], used: Sequence[str] | None = None, field: str = "data.path") -> pa.Schema:
     """The common schema of some shards, from their footers.
 
-    ``used`` are the columns on which the shards must agree (None: all of them). Types agree when they are equal, dictionary
-    encoding aside; a shard in which a column is all null fits any type.
+    ``used`` are the columns on which the shards must agree (None: all of them). Types agree when they are
+    equal, dictionary encoding aside; a shard in which a column is all null fits any type.
     """
     common: dict[str, tuple[pa.DataType, Path]] = {}
     first: pa.Schema | None = None
@@ -81,7 +84,7 @@ def schema(paths: Sequence[Path], used: Sequence[str] | None = None, field: str 
                 common[name] = (kind, path)
             elif kind != known and not pt.is_null(kind):
                 raise UserError(
-                    f"column {name!r} is {known} in {where} and {kind} in {path}: write all shards with one schema"
+                    f"column {name!r} is {known} in {where} and {kind} in {path}: give all shards one schema"
                 )
     return pa.schema([(name, kind) for name, (kind, _) in common.items()])
 
@@ -108,6 +111,19 @@ def read_table(path: str | Path, used: Sequence[str] | None = None, field: str =
     """
     paths = files(path, field)
     return _read(paths, schema(paths, used, field), field)
+
+
+def read_features(path: str | Path, features: Features, field: str = "parquet") -> Batch:
+    """The rows at ``path`` as the model that ``features`` belongs to expects them, without labels.
+
+    Rows come in file order; ids are the id column when the files hold it, else row numbers.
+    """
+    paths = files(path, field)
+    used = features.spec.inputs()
+    name = features.spec.id
+    if name is not None and name in _footer(paths[0], field).names:
+        used = [*used, name]
+    return features.transform(_read(paths, schema(paths, used, field), field), labels=False)
 
 
 def _read(paths: Sequence[Path], wanted: pa.Schema, field: str) -> pa.Table:
@@ -151,11 +167,8 @@ def source(config: DataConfig, root: Path) -> Source:
         raise UserError(f"data.split = {config.split!r}: the column is also named as feature, label or id")
     used = list(dict.fromkeys([*spec.columns(), *([config.split] if config.split is not None else [])]))
     wanted = schema(paths, used)
-    row = "row"
-    while row in used:
-        row += "_"
     if config.id is None:  # the row numbers become a column, so that ids stay unique over the three parts
-        spec = dataclasses.replace(spec, id=row)
+        spec = dataclasses.replace(spec, id=ROW)
     settings = (config.split, config.id, config.validation_fraction, config.test_fraction)
     version = hashlib.blake2b(f"{file_digest(paths)} {settings}".encode(), digest_size=8).hexdigest()
 
@@ -166,7 +179,7 @@ def source(config: DataConfig, root: Path) -> Source:
         ids = columns.ids(table, config.id)
         _require_unique(ids, config.id)
         if config.id is None:
-            table = table.append_column(row, pa.array(ids))
+            table = table.append_column(ROW, pa.array(ids))
         return split_rows(table, ids, config)
 
     return Source("parquet", version, spec, lambda split: parts()[split])
@@ -179,7 +192,7 @@ def _require_unique(ids: np.ndarray, name: str | None) -> None:
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
         raise UserError(
-            f"the id column {name!r} holds {twice[0]} more than once: ids must be unique, or leave data.id out"
+            f"the id column {name!r} holds {twice[0]} more than once: make ids unique, or leave data.id out"
         )
 
 

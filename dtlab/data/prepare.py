@@ -1,11 +1,12 @@
 """Let one process prepare a folder while the others wait; the folder appears whole or not at all.
 
-- ``prepare(folder, build)`` returns at once when the folder is complete. Otherwise one caller takes the lock, builds
-  beside the final place, syncs to disk and renames; every other caller, on this host, waits for the lock and finds the work done.
+- ``prepare(folder, build)`` returns at once when the folder is complete. Otherwise one caller takes the
+  lock, builds beside the final place, syncs to disk and renames; every other caller, on this host, waits
+  for the lock and finds the work done.
 - The lock is ``flock`` on a file beside the folder: the kernel frees it when its owner dies, so a killed run
   never blocks the next one. What a killed run left half-built is removed by the next builder.
-- Complete means: ``manifest.json`` is there and every file it lists has the listed size. Anything else (a torn copy, files of
-  somebody else) is passed over: moved aside, rebuilt, deleted.
+- Complete means: ``manifest.json`` is there and every file it lists has the listed size. Anything else (a
+  torn copy, files of somebody else) is passed over: moved aside, rebuilt, deleted.
 
 No process group is needed, so it works the same before, in and without one. Taught in lesson 11.
 """

@@ -1,8 +1,9 @@
 """Parquet shards with chosen row groups: write them, list them, read them back.
 
-A split is a few files, ``train-00000.parquet`` and so on, each cut into row groups of equal size (the last of
-a file may be smaller). A row group is the smallest piece that can be read alone: large ones compress better, small ones
-let ranks and workers share the rows evenly. Rows keep their order over all shards of a split. Taught in lesson 11.
+A split is a few files, ``train-00000.parquet`` and so on, each cut into row groups of equal size (the last
+of a file may be smaller). A row group is the smallest piece that can be read alone: large ones compress
+better, small ones let ranks and workers share the rows evenly. Rows keep their order over all shards of a
+split. Taught in lesson 11.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Rows that are ready to be turned into features: what flights, clicks and Parquet each give to ``load_dataset``."""
+"""Rows that are ready to be turned into features: what flights, clicks and Parquet each give to
+``load_dataset``."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Source:
-    """``read(split)`` gives the rows of one of ``SPLITS``; ``version`` changes whenever their content does."""
+    """``read(split)`` gives the rows of one of ``SPLITS``; ``version`` changes whenever their content
+    does."""
 
     name: str
     version: str

@@ -97,10 +97,14 @@ def test_features_are_fitted_on_training_rows_and_refit_adds_validation_rows(tmp
 def test_features_that_travelled_as_json_score_the_file_as_evaluation_did(tmp_path, file):
     dataset = load(tmp_path, file, id="key")
     again = type(dataset.features).from_json(dataset.features.to_json())
-    whole = again.transform(parquet.read_table(file))
+    unlabelled = tmp_path / "unlabelled.parquet"
+    pq.write_table(rows().drop_columns(["bought", "part"]), unlabelled)
+    whole = parquet.read_features(unlabelled, again)
+    assert whole.labels is None
     place = torch.searchsorted(whole.ids, dataset.test.ids)
     for name, column in whole.take(place).columns().items():
         assert torch.equal(column, dataset.test.columns()[name]), name
+    assert torch.equal(parquet.read_features(file, again).categorical, whole.categorical)
 
 
 def test_a_folder_of_shards_is_its_files_in_name_order(tmp_path, file):
