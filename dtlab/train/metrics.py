@@ -50,13 +50,13 @@ def score(model: nn.Module, table: Batch, *, batch: int = 16384) -> Scores | Non
     model.eval()
     mine = table.take(torch.arange(rank, len(table), size)) if size > 1 else table
     local = max(1, batch // size)
-    device = next(iter(model.parameters())).device
+    weight = next(iter(model.parameters()))
     parts = []
     for start in range(0, len(mine), local):
-        piece = mine.take(torch.arange(start, min(start + local, len(mine)))).to(device)
+        piece = mine.take(torch.arange(start, min(start + local, len(mine)))).to(weight.device, dtype=weight.dtype)
         parts.append(model(piece.categorical, piece.dense).cpu())
     model.train(was_training)
-    logits = torch.cat(parts) if parts else torch.empty(0, dtype=torch.float32)
+    logits = torch.cat(parts) if parts else torch.empty(0, dtype=weight.dtype)
     labels = mine.labels if mine.labels is not None else torch.full((len(mine),), float("nan"))
     gathered = [agreement.gather(column.cpu()) for column in (mine.ids, logits, labels)]
     if rank != 0:

@@ -20,12 +20,11 @@ def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from dtlab.data.parquet import read_table
+    from dtlab.data.parquet import read_features
 
     require_writable(output, "output")
     package = load_package(checkpoint)
-    table = package.features.transform(read_table(parquet))
-    table = table.to("cpu", dtype=getattr(torch, package.config.run.dtype))
+    table = read_features(parquet, package.features)
     scores = score(package.model, table, batch=batch)
     assert scores is not None, "predict runs in one process"
     columns = {"id": scores.ids.numpy(), "score": torch.sigmoid(scores.logits.double()).numpy()}
