@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from dtlab.errors import UserError
@@ -18,8 +20,9 @@ class DataConfig:
 
     name: Literal["flights", "clicks", "parquet"] = "flights"
     """flights (real, 327,346 rows), clicks (generated, any size) or parquet (your own files)."""
-    root: str = "data"
-    """Folder where prepared data lives."""
+    root: str | None = None
+    """Folder where prepared data lives. By default $DTLAB_DATA, or the data folder of the project around the
+    working directory, or ./data."""
     path: str | None = None
     """parquet: a file, or a folder of .parquet shards."""
     label: str | None = None
@@ -60,3 +63,20 @@ class DataConfig:
         for name in ("hash_buckets", "rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.{name} = {getattr(self, name)!r}: must be at least 1")
+
+    @property
+    def folder(self) -> Path:
+        """The folder that ``root`` stands for."""
+        return Path(self.root) if self.root is not None else default_root()
+
+
+def default_root() -> Path:
+    """Where prepared data lives when nobody says: the same folder from the project's root and from its notebooks."""
+    named = os.environ.get("DTLAB_DATA")
+    if named:
+        return Path(named)
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "data" / "README.md").is_file() and (folder / "notebooks").is_dir():
+            return folder / "data"
+    return here / "data"

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dtlab.data import cache, clicks, flights, parquet
 from dtlab.data.batch import Batch
 from dtlab.data.config import DataConfig
-from dtlab.data.features import Features
+from dtlab.data.features import FORMAT, Features
 from dtlab.data.prepare import prepare
 from dtlab.data.shards import read_split
 from dtlab.data.source import SPLITS, Source
@@ -77,7 +77,7 @@ def load_dataset(config: DataConfig | None = None, *, root: str | Path | None = 
     231423
     """
     config = DataConfig() if config is None else config
-    place = Path(config.root if root is None else root)
+    place = config.folder if root is None else Path(root)
     source = {"flights": _flights, "clicks": _clicks, "parquet": parquet.source}[config.name](config, place)
     return _assemble(source, cache.Cache(config.cache, place / "cache"), ("train",))
 
@@ -91,7 +91,7 @@ def _assemble(source: Source, kept: cache.Cache, fitted_on: tuple[str, ...]) -> 
         features = Features.fit(tables["train"], source.spec)
         return features, {split: features.transform(table) for split, table in tables.items()}
 
-    text = repr((source.name, source.version, source.spec, fitted_on))
+    text = repr((FORMAT, source.name, source.version, source.spec, fitted_on))
     features, batches = kept.get(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), make)
     return Dataset(
         name=source.name,
