@@ -1,8 +1,9 @@
 """What is known of a flight before it leaves: schedule, traffic, aircraft and weather, as feature columns.
 
-``derive`` is given only the columns of ``KNOWN_BEFORE``, and nothing that it makes depends on the order of
-the rows, which in the source follows the actual departure. Counts of scheduled departures include flights
-that were cancelled later. Weather is that of the scheduled hour and of the hours before it, never of a later one.
+- ``derive`` is given only the columns of ``KNOWN_BEFORE``, and nothing that it makes depends on the order of
+  the rows, which in the source follows the actual departure.
+- Counts of scheduled departures include flights that were cancelled later.
+- Weather is that of the scheduled hour and of the hours before it, never of a later one.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 from dtlab.data.prepare import prepare, read_manifest
 from dtlab.errors import UserError
 
-# Each process builds with a pause long enough for the others to meet the lock, and counts its builds in a file outside.
+# A build takes a while, so that the others meet the lock, and is counted in a file outside.
 SCRIPT = """
 import os, sys, time
 from pathlib import Path

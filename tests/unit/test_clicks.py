@@ -102,7 +102,7 @@ def test_the_splits_hold_each_row_once_and_are_8_1_1(tmp_path):
 
 
 def test_a_log_too_short_to_have_three_parts_is_one_line(tmp_path):
-    with pytest.raises(UserError, match="data.rows = 1") as caught:
+    with pytest.raises(UserError, match=r"data\.rows = 1") as caught:
         load_dataset(DataConfig(name="clicks", rows=1, root=str(tmp_path)))
     assert "\n" not in str(caught.value)
 

@@ -1,4 +1,4 @@
-"""Features: fitted on training rows, stated rules for missing and unseen values, JSON that gives the same Batch."""
+"""Features are fitted on training rows, know missing and unseen values, and travel as JSON."""
 
 import json
 import subprocess
@@ -87,7 +87,8 @@ def test_hashes_are_the_same_in_another_process():
     script = (
         "import sys, pyarrow as pa; from dtlab.data.features import Features\n"
         "features = Features.from_json(sys.argv[1])\n"
-        "print(features.transform(pa.table({'user': ['anna', 'bob', None, 'chloé']})).categorical[:, 0].tolist())"
+        "table = pa.table({'user': ['anna', 'bob', None, 'chloé']})\n"
+        "print(features.transform(table).categorical[:, 0].tolist())"
     )
     there = subprocess.run(
         [sys.executable, "-c", script, features.to_json()], capture_output=True, text=True, check=True
@@ -100,7 +101,8 @@ def test_hashes_are_the_same_in_another_process():
 def test_numbers_are_scaled_by_training_rows_and_missing_ones_are_the_mean():
     train = pa.table({"x": pa.array([1.0, 3.0, None])})
     features = Features.fit(train, FeatureSpec(numeric=("x",)))
-    dense = features.transform(pa.table({"x": pa.array([4.0, None, float("nan"), float("inf"), 1e9])})).dense
+    other = pa.table({"x": pa.array([4.0, None, float("nan"), float("inf"), 1e9])})
+    dense = features.transform(other).dense
     assert features.num_dense == 2  # the value, and whether it was missing
     assert dense.tolist() == [[2.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0], [10.0, 0.0]]
 

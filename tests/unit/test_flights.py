@@ -1,4 +1,4 @@
-"""Flights: all departures, joined with the weather of the scheduled hour, and nothing known only after departure."""
+"""All flights, with the weather of the scheduled hour, and nothing that is known only after departure."""
 
 import datetime
 
@@ -37,7 +37,7 @@ def auc(scores, labels) -> float:
 
 
 def single_column_auc(train: pa.Table, other: pa.Table, name: str) -> float:
-    """How well one column alone orders the labels of ``other``: as a number, or by its training rate of lateness."""
+    """How well one column alone orders the labels of ``other``: as it is, or by its training rate."""
     labels = columns.labels(other, flights.LABEL)
     kind = other.schema.field(name).type
     best = 0.0
