@@ -212,10 +212,10 @@ def traffic() -> Iterator[Traffic]:
         yield counted
 
 
-class _Counting(TorchDispatchMode):
-    def __init__(self, counted: Traffic) -> None:
-        super().__init__()
-        self.counted = counted
+class _Dispatch:
+    # Beside the mode and not in it: torch wraps a mode's own __torch_dispatch__ so that its first call imports
+    # torch._dynamo, which takes seconds in every rank.
+    counted: Traffic
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -225,6 +225,12 @@ class _Counting(TorchDispatchMode):
             names = (argument.name for argument in func._schema.arguments)
             _count(self.counted, func.__name__.split(".")[0], dict(zip(names, args, strict=False)) | kwargs)
         return func(*args, **kwargs)
+
+
+class _Counting(_Dispatch, TorchDispatchMode):
+    def __init__(self, counted: Traffic) -> None:
+        super().__init__()
+        self.counted = counted
 
 
 def _count(counted: Traffic, name: str, given: Mapping[str, Any]) -> None:
