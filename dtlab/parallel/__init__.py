@@ -3,9 +3,13 @@
 from dtlab.parallel.by_hand_ddp import HandDDP, broadcast_state
 from dtlab.parallel.checks import check_sparse_gradients, explain_unused, sparse_parameters, unused_parameters
 from dtlab.parallel.ddp import TorchDDP, data_parallel, no_sync, unwrap
+from dtlab.parallel.replicas import parameter_hash
 from dtlab.parallel.statistics import weighted_statistics
+from dtlab.parallel.timeline import BackwardLine, BucketTrip, record_backward
 
 __all__ = [
+    "BackwardLine",
+    "BucketTrip",
     "HandDDP",
     "TorchDDP",
     "broadcast_state",
@@ -13,6 +17,8 @@ __all__ = [
     "data_parallel",
     "explain_unused",
     "no_sync",
+    "parameter_hash",
+    "record_backward",
     "sparse_parameters",
     "unused_parameters",
     "unwrap",
