@@ -31,7 +31,7 @@ def read(text: str) -> Dump:
         >>> dump.before, dump.frames[-1].function
         (['hello'], 'step')
     """
-    lines = text.splitlines()
+    lines = [line.rstrip("\r") for line in text.split("\n")]
     starts = [number for number, line in enumerate(lines) if _STACK.match(line)]
     if not starts:
         return Dump((), _printed(lines))
