@@ -70,7 +70,7 @@ def record_backward(model: HandDDP) -> Iterator[BackwardLine]:
         raise UserError(f"record_backward got a {type(model).__name__}: give a HandDDP (engine='by_hand')")
     names = {parameter: name for name, parameter in model.module.named_parameters()}
     line = BackwardLine(dist.get_rank(), start=0.0)
-    # A hook on the tensor runs before the one on its accumulated gradient, with which HandDDP starts a bucket.
+    # A hook on the tensor runs before the one on its accumulated gradient, which starts a bucket.
     hooks = [
         parameter.register_hook(_arrival(line, name))
         for parameter, name in names.items()
