@@ -1,7 +1,7 @@
 """What every benchmark shares: the machine, paired measurements, and one way to print.
 
-A benchmark measures a few figures and calls :func:`report`. People read a small table; with ``--json``
-on the command line the same figures leave as one flat JSON object on stdout and nothing else is printed there.
+A benchmark measures a few figures and calls :func:`report`. People read a small table; with ``--json`` on the
+command line the same figures leave as one flat JSON object on stdout and nothing else is printed there.
 """
 
 import json
