@@ -213,8 +213,8 @@ def traffic() -> Iterator[Traffic]:
 
 
 class _Dispatch:
-    # Beside the mode and not in it: torch wraps a mode's own __torch_dispatch__ so that its first call imports
-    # torch._dynamo, which takes seconds in every rank.
+    # Beside the mode and not in it: torch wraps a mode's own __torch_dispatch__ so that its first call
+    # imports torch._dynamo, which takes seconds in every rank.
     counted: Traffic
 
     def __torch_dispatch__(

@@ -1,7 +1,7 @@
 """Time of an all-reduce by the latency-bandwidth model of textbooks (lesson 02).
 
-A message of M bytes takes ``latency + M / bandwidth`` seconds; a rank sends one and receives one at a time. With
-n ranks, a tensor of S bytes, latency a and bandwidth B:
+A message of M bytes takes ``latency + M / bandwidth`` seconds; a rank sends one and receives one at a time.
+With n ranks, a tensor of S bytes, latency a and bandwidth B:
 
 =================  =======================================  ========================================
 algorithm          seconds                                  what it is

@@ -3,8 +3,8 @@
 - ``parts_held`` replays recorded messages: which ranks' numbers are inside each chunk after a step.
 - ``chunk_figure`` draws one step of that replay; ``bytes_figure`` compares algorithms rank by rank.
 
-The messages come from ``dtlab.collectives.in_steps``. Only their fields ``step``, ``src``, ``dst``, ``chunk`` and
-``bytes`` are read, so this file imports no torch.
+The messages come from ``dtlab.collectives.in_steps``. Only their fields ``step``, ``src``, ``dst``, ``chunk``
+and ``bytes`` are read, so this file imports no torch.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _cell(ax: Any, column: int, rank: int, parts: frozenset[int], ranks: int, ar
     from matplotlib.patches import Rectangle
 
     done = len(parts) == ranks
-    border = {"edgecolor": ORANGE, "linewidth": 3.0} if arrived else {"edgecolor": "white", "linewidth": 1.0}
+    border: dict[str, Any] = {"edgecolor": ORANGE, "linewidth": 3.0} if arrived else {"edgecolor": "white", "linewidth": 1.0}
     ax.add_patch(
         Rectangle(
             (column + 0.04, rank + 0.07),

@@ -18,10 +18,14 @@ def test_a_childs_words_are_caught_and_the_next_childs_are_not() -> None:
 
 
 def test_an_exception_passes_through_and_the_words_before_it_are_kept() -> None:
+    def write_and_fail(terminal: terminal_output) -> None:
+        with terminal:
+            os.write(2, b"before\xff\n")
+            raise KeyError("gone")
+
     terminal = terminal_output()
-    with pytest.raises(KeyError, match="gone"), terminal:
-        os.write(2, b"before\xff\n")
-        raise KeyError("gone")
+    with pytest.raises(KeyError, match="gone"):
+        write_and_fail(terminal)
     assert terminal.text == "before�\n"
 
 

@@ -23,7 +23,7 @@ LARGE = 1_000_000  # larger than any buffer on the way
         "A card is counted on its own host, so its number is the local rank. Look for missing names first, "
         "before you read any of them.",
         'missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in environ]; raise '
-        "ValueError with ', '.join(missing) in it when the list is not empty; then int(environ[\"RANK\"]) ...",
+        "ValueError with ', '.join(missing) in it when the list is not empty; then int(environ['RANK']) ...",
     ),
     references=("dtlab.ranks.environment.detect", "dtlab.world"),
 )
@@ -40,8 +40,18 @@ def who(checks: Checks, answer: Any) -> None:
     given = {"RANK": "5", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     got = answer(dict(given))
     for name, value in (("rank", 5), ("size", 6)):
-        checks.integer(f"{name} of rank 5 of 6", _field(got, name), value, look="read environ, not os.environ")
-    checks.integer("card of rank 5 of 6", _card(_field(got, "device")), 1, look="read environ, not os.environ")
+        checks.integer(
+            f"{name}, from the variables of rank 5 of 6",
+            _field(got, name),
+            value,
+            look="read environ, not os.environ",
+        )
+    checks.integer(
+        "card, from the variables of rank 5 of 6",
+        _card(_field(got, "device")),
+        1,
+        look="read environ, not os.environ",
+    )
     for missing in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("WORLD_SIZE", "LOCAL_RANK"), ("LOCAL_RANK",)):
         left = {name: value for name, value in given.items() if name not in missing}
         checks.equal(
@@ -101,12 +111,12 @@ def _named_missing(answer: Any, environ: dict[str, str]) -> list[str]:
     "02-ring",
     todo="send one chunk to the right and add the one from the left, size - 1 times; then pass the sums on",
     hints=(
-        "Which chunk does rank r send in step s? Rank r starts with chunk r and in the next step sends on the one "
+        "Which chunk does rank r send in step s? It starts with chunk r and in the next step sends on the one "
         "that it has just added to. After size - 1 steps it holds the whole sum of chunk r + 1. Post isend and "
         "irecv first, wait for both after.",
         "First half, step s: send chunks[(rank - s) % size], receive into a buffer as long as "
-        "chunks[(rank - s - 1) % size], wait for both, add the buffer to that chunk. Second half, step s: send "
-        "chunks[(rank + 1 - s) % size] and receive straight into chunks[(rank - s) % size].",
+        "chunks[(rank - s - 1) % size], wait for both, add the buffer to that chunk. Second half, step s: "
+        "send chunks[(rank + 1 - s) % size] and receive straight into chunks[(rank - s) % size].",
     ),
     references=(
         "dtlab.collectives.ring_all_reduce",
@@ -116,38 +126,43 @@ def _named_missing(answer: Any, environ: dict[str, str]) -> list[str]:
     ),
 )
 def ring(checks: Checks, answer: Any) -> None:
-    """Messages, steps and bytes on four real ranks; then values, uneven and large sizes."""
+    """Messages, steps and bytes on four real ranks, then values; then uneven and large sizes."""
     if not callable(answer):
         raise CheckFailed(f"the answer is {answer!r}: hand in the function itself.")
-    results = _run_ring(answer)
-    n, size_bytes = RANKS, 4 * ELEMENTS
-    even: list[Traffic] = [result[ELEMENTS]["traffic"] for result in results]
-    _ring_integers(checks, even, n, size_bytes)
-    uneven: list[Traffic] = [result[UNEVEN[0]]["traffic"] for result in results]
-    checks.integer(
-        f"bytes sent by all ranks together for {UNEVEN[0]} elements, uneven chunks",
-        sum(sent.bytes for sent in uneven),
-        2 * (n - 1) * 4 * UNEVEN[0],
+    even = _run_ring(answer, (ELEMENTS,))
+    _ring_integers(checks, [one[ELEMENTS]["traffic"] for one in even], RANKS, 4 * ELEMENTS)
+    _ring_values(checks, even)
+    uneven = _run_ring(answer, (*UNEVEN, LARGE))
+    checks.equal(
+        f"bytes sent by all ranks together for {UNEVEN[0]} elements, 2(N-1) x S",
+        sum(one[UNEVEN[0]]["traffic"].bytes for one in uneven),
+        2 * (RANKS - 1) * 4 * UNEVEN[0],
         look="cut with chunk_bounds: no padding, no element left out",
     )
-    for elements in (ELEMENTS, *UNEVEN, LARGE):
+    _ring_values(checks, uneven)
+    checks.true(
+        "the tensor that was given is changed, and returned",
+        all(one["same"] for result in (*even, *uneven) for one in result.values()),
+        look="work on chunks of the tensor (views) and return the tensor",
+    )
+
+
+def _ring_values(checks: Checks, results: list[dict[int, dict[str, Any]]]) -> None:
+    for elements in results[0]:
         checks.equal(
             f"{elements:,} elements: largest difference to the sum, on each rank",
             [result[elements]["error"] for result in results],
-            [0.0] * n,
-            look="add in the first half, overwrite in the second; it is a sum, divide nowhere",
+            [0.0] * len(results),
+            look="which chunk goes out in which step? Add in the first half, overwrite in the second",
         )
-    checks.true(
-        "the tensor that was given is changed, and returned",
-        all(one["same"] for result in results for one in result.values()),
-        look="work on chunks of the tensor (views) and return the tensor",
-    )
 
 
 def _ring_integers(checks: Checks, sent: list[Traffic], n: int, size_bytes: int) -> None:
     from dtlab.collectives import in_steps
 
-    checks.integer("calls of torch's own collectives", sum(one.collectives for one in sent), 0, look="use isend, irecv")
+    checks.integer(
+        "calls of torch's own collectives", sum(one.collectives for one in sent), 0, look="use isend, irecv"
+    )
     look = "one message a step; size - 1 steps that add, then size - 1 steps that pass the sums on"
     _each(checks, "messages sent, 2(N-1)", [one.messages for one in sent], [2 * (n - 1)] * n, look)
     look = "each message is one chunk, not the whole tensor"
@@ -156,24 +171,45 @@ def _ring_integers(checks: Checks, sent: list[Traffic], n: int, size_bytes: int)
     receivers = {message.dst for message in sent[0].log}
     checks.integer("ranks that rank 0 sends to", len(receivers), 1, look="a ring: always the same neighbour")
     steps = max(message.step for message in in_steps(sent)) + 1
-    checks.integer("steps one after another: 2(N-1)", steps, 2 * (n - 1), look="send what arrived one step before")
+    checks.integer(
+        "steps one after another, 2(N-1)", steps, 2 * (n - 1), look="send what arrived one step before"
+    )
 
 
-def _run_ring(answer: Any) -> Any:
+def _run_ring(answer: Any, sizes: tuple[int, ...]) -> list[dict[int, dict[str, Any]]]:
     from dtlab import RankError, launch
 
     try:
-        return launch(_ring_rank, RANKS, answer, timeout=10, echo=False)
+        return launch(_ring_rank, RANKS, answer, sizes, timeout=6, echo=False)
     except RankError as error:
+        if "size doesn't match" in str(
+            error
+        ):  # gloo ends the process when a message is longer than its buffer
+            raise CheckFailed(
+                f"with {' or '.join(f'{size:,}' for size in sizes)} elements a message met a buffer of "
+                "another length.\nWhere to look: chunks differ in length; a rank must receive the chunk that "
+                "its left neighbour sends in that step, into a buffer as long as that chunk."
+            ) from None
         if error.exception_type != "TimeoutError":
             raise
         raise CheckFailed(
-            f"the ring stood still: {error.message.splitlines()[0]}\n"
-            "Where to look: post isend and irecv before you wait for either; every rank must do the same steps."
+            f"the ring stood still{_standing(error)}.\n"
+            "Where to look: post isend and irecv before you wait for either; all ranks make the same steps."
         ) from None
 
 
-def _ring_rank(answer: Any) -> dict[int, dict[str, Any]]:
+def _standing(error: Any) -> str:
+    """Where the first rank stands that answered, in the reader's own code."""
+    from dtlab.ranks.rank_state import own_frame
+
+    for report in error.reports:
+        frame = own_frame(report.state.stack) if report.state else None
+        if frame is not None:
+            return f": rank {report.rank} stands in {frame.function}, at: {frame.source.strip()}"
+    return ""
+
+
+def _ring_rank(answer: Any, sizes: tuple[int, ...]) -> dict[int, dict[str, Any]]:
     """Runs the answer in one rank for every size; the largest error travels back, not the tensors."""
     import torch
 
@@ -181,8 +217,8 @@ def _ring_rank(answer: Any) -> dict[int, dict[str, Any]]:
 
     found = {}
     with world() as w:
-        for elements in (ELEMENTS, *UNEVEN, LARGE):
-            # Whole numbers, small enough for float32: sums are exact in any order. They differ by rank and place.
+        for elements in sizes:
+            # Whole numbers, small enough for float32: sums are exact in any order.
             place = torch.arange(elements, dtype=torch.float32) % 1000
             tensor = place * (w.rank + 1) + w.rank**2
             true = place * sum(range(1, w.size + 1)) + sum(rank**2 for rank in range(w.size))
@@ -201,10 +237,10 @@ def _ring_rank(answer: Any) -> dict[int, dict[str, Any]]:
     "02-seconds",
     todo="return the seconds of a ring, a tree and a parameter server for n ranks, as a dict",
     hints=(
-        "Each algorithm is a number of steps times the time of one message. How many steps, and how many bytes are "
-        "in a message?",
-        "ring: 2(n-1) steps of size/n bytes; tree: 2 ceil(log2 n) steps of size bytes; parameter server: 2(n-1) "
-        "steps of size bytes. A message of M bytes takes latency + M / bandwidth.",
+        "Each algorithm is a number of steps times the time of one message. How many steps, and how many "
+        "bytes are in a message?",
+        "ring: 2(n-1) steps of size/n bytes; tree: 2 ceil(log2 n) steps of size bytes; parameter server: "
+        "2(n-1) steps of size bytes. A message of M bytes takes latency + M / bandwidth.",
     ),
     references=("dtlab.cost.collectives.textbook_all_reduce_seconds",),
 )
@@ -224,11 +260,11 @@ def seconds(checks: Checks, answer: Any) -> None:
         for name, look in steps.items():
             value = got[name] if isinstance(got, dict) else got
             checks.integer(
-                f"nanoseconds of a {name}, {n} ranks, {size:g} bytes",
+                f"nanoseconds of a {name}, {n} ranks, {size:,.0f} bytes",
                 round(value * 1e9) if isinstance(value, int | float) else value,
                 round(textbook_all_reduce_seconds(name, n, size, latency, bandwidth) * 1e9),
                 look=look,
             )
     for size, fastest in ((1e3, "tree"), (1e9, "ring")):
         got = answer(64, size, 2e-5, 1.25e9)
-        checks.equal(f"the fastest for {size:g} bytes on 64 ranks", min(got, key=got.get), fastest)
+        checks.equal(f"the fastest for {size:,.0f} bytes on 64 ranks", min(got, key=got.get), fastest)

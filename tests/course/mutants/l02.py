@@ -91,7 +91,9 @@ MUTANTS = {
         "a tree down only": edit("2 * levels", "levels"),
         "a tree of n levels": edit("math.ceil(math.log2(n))", "n"),
         "levels rounded down": edit("math.ceil(", "math.floor("),
-        "a server for which latency is paid once": edit("(n - 1) * (latency + whole),", "latency + (n - 1) * whole,"),
+        "a server for which latency is paid once": edit(
+            "(n - 1) * (latency + whole),", "latency + (n - 1) * whole,"
+        ),
         "bits for bytes": edit("size / bandwidth", "8 * size / bandwidth"),
     },
 }
