@@ -66,7 +66,9 @@ def trainer_loop(model: nn.Module, table: Batch, batch: int, steps: int, loss: C
         trainer.step(piece, rows)
 
 
-def accelerate_loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, order: torch.Tensor, steps: int) -> None:
+def accelerate_loop(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, order: torch.Tensor, steps: int
+) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
@@ -131,7 +133,7 @@ def one_process() -> dict[str, float | bool]:
 
 
 def two_ranks(repeats: int, root: str) -> dict[str, float | bool]:
-    """On each of the ranks: both loops in turn, the slower rank's seconds counted, over the same 50 batches."""
+    """On each rank: both loops in turn over the same 50 batches; the slower rank's seconds count."""
     batch, steps = 4096, 50
     with dtlab.world() as w:
         data = dtlab.load_dataset(DataConfig(name="flights", root=root))
@@ -161,7 +163,7 @@ def two_ranks(repeats: int, root: str) -> dict[str, float | bool]:
 
 
 def main() -> None:
-    import dtlab.train.losses  # noqa: F401  (named in two_ranks)
+    import dtlab.train.losses
 
     figures = one_process()
     say("  two ranks: DeepFM on flights ...")
@@ -178,7 +180,7 @@ def main() -> None:
             "raw_step_microseconds_2_ranks": pair["raw"] * 1e6,
         },
         [
-            "one process: MLP 64-64-64-1, batch 64, AdamW; two ranks: DDP, DeepFM on flights, global batch 4096",
+            "one process: MLP 64-64-64-1, batch 64, AdamW; two ranks: DDP, DeepFM, global batch 4096",
             "target: dtlab at most 1.03 in both settings, weights identical after 50 steps",
         ],
     )

@@ -20,11 +20,19 @@ app = App(
     help="Distributed PyTorch training: run it, break it, price it. Lessons are in notebooks/.",
 )
 app.command("dtlab.commands.training:train", name="train", help="Train a model on one or more ranks.")
-app.command("dtlab.commands.training:predict", name="predict", help="Score a Parquet file with a trained model.")
-app.command("dtlab.commands.training:prepare", name="prepare", help="Prepare a data set before its first use.")
-app.command("dtlab.commands.machine:doctor", name="doctor", help="Check this machine, with the fix for each fault.")
+app.command(
+    "dtlab.commands.training:predict", name="predict", help="Score a Parquet file with a trained model."
+)
+app.command(
+    "dtlab.commands.training:prepare", name="prepare", help="Prepare a data set before its first use."
+)
+app.command(
+    "dtlab.commands.machine:doctor", name="doctor", help="Check this machine, with the fix for each fault."
+)
 app.command("dtlab.commands.money:cost", name="cost", help="Price of a run: instance, hours, how many.")
-app.command("dtlab.commands.money:instances", name="instances", help="List the known instances with their prices.")
+app.command(
+    "dtlab.commands.money:instances", name="instances", help="List the known instances with their prices."
+)
 app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")
 
 
@@ -36,7 +44,9 @@ def main(tokens: Sequence[str] | None = None) -> int:
         app.config = file
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
         if file is None and bound.arguments.get("config_file") is not None:
-            raise UserError(f"config file = {str(bound.arguments['config_file'])!r}: must come right after 'train'")
+            raise UserError(
+                f"config file = {str(bound.arguments['config_file'])!r}: must come right after 'train'"
+            )
     except (CycloptsError, UserError, ValueError, TypeError) as error:
         return _refuse(error)
     except SystemExit as stop:  # --help and --version print and leave
@@ -44,7 +54,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     return guarded(lambda: command(*bound.args, **bound.kwargs))
 
 
-def guarded(call) -> int:  # noqa: ANN001
+def guarded(call) -> int:
     """Run ``call`` and turn what the user can mend into a line and an exit code."""
     try:
         result = call()

@@ -22,14 +22,20 @@ def read_config_file(name: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"config file = {name!r}: {error.strerror}; name a TOML file, for example examples/flights.toml") from None
+        raise UserError(
+            f"config file = {name!r}: {error.strerror}; name a TOML file, for example examples/flights.toml"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"config file = {name!r}: not valid TOML ({error})") from None
     for key, value in values.items():
         if key not in TABLES:
             near = difflib.get_close_matches(key, TABLES, n=1)
-            hint = f"did you mean [{near[0]}]?" if near else f"there are {', '.join(f'[{t}]' for t in TABLES)}"
+            hint = (
+                f"did you mean [{near[0]}]?" if near else f"there are {', '.join(f'[{t}]' for t in TABLES)}"
+            )
             raise UserError(f"config file = {name!r}: unknown table or key {key!r}; {hint}")
         if not isinstance(value, dict):
-            raise UserError(f"config file = {name!r}: {key!r} must be a table; write [{key}] on a line of its own")
+            raise UserError(
+                f"config file = {name!r}: {key!r} must be a table; write [{key}] on a line of its own"
+            )
     return values

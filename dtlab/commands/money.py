@@ -41,7 +41,11 @@ def cost(
         print(bill.line())
         return
     price = {name: getattr(bill.price, name) for name in ("usd", "unit", "region", "date", "source", "kind")}
-    print(json_module.dumps({"usd": bill.usd, "billed_seconds": bill.billed_seconds, "count": count, "price": price}))
+    print(
+        json_module.dumps(
+            {"usd": bill.usd, "billed_seconds": bill.billed_seconds, "count": count, "price": price}
+        )
+    )
 
 
 def instances(*, gpus: int | None = None, json: bool = False) -> None:
@@ -61,7 +65,9 @@ def instances(*, gpus: int | None = None, json: bool = False) -> None:
         except UserError:
             price = "no SageMaker price known"
         memory = f"{found.gpu_memory_gib:g} GiB" if found.gpu_memory_gib else "-"
-        rows.append((found.sagemaker_name, f"{found.gpus} x {found.gpu}" if found.gpus else "-", memory, price))
+        rows.append(
+            (found.sagemaker_name, f"{found.gpus} x {found.gpu}" if found.gpus else "-", memory, price)
+        )
     if not rows:
         raise UserError(f"gpus = {gpus}: no instance has that many; see dtlab instances")
     if json:

@@ -13,12 +13,14 @@ from dtlab.data.config import DataConfig
 from dtlab.errors import UserError
 from dtlab.train.config import TrainConfig
 
+DEFAULT_RUN, DEFAULT_DATA = TrainConfig(), DataConfig()
+
 
 def train(
     config_file: Path | None = None,
     /,
     *,
-    config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig(),
+    config: Annotated[TrainConfig, Parameter(name="*")] = DEFAULT_RUN,
     nproc: int | None = None,
     report: Path | None = None,
     max_restarts: int = 0,
@@ -41,8 +43,8 @@ def train(
     timeout
         Seconds after which the run is stopped, with the late rank named.
     """
-    from dtlab.ranks.environment import detect
     from dtlab.files import require_writable
+    from dtlab.ranks.environment import detect
     from dtlab.train.record import write_json
 
     if report is not None:
@@ -89,7 +91,9 @@ def summary(outcome: dict) -> str:
     return "\n".join(f"{name:<14} {value}" for name, value in lines)
 
 
-def predict(checkpoint: Path, parquet: Path, /, *, output: Path = Path("scores.parquet"), batch: int = 16384) -> None:
+def predict(
+    checkpoint: Path, parquet: Path, /, *, output: Path = Path("scores.parquet"), batch: int = 16384
+) -> None:
     """Score every row of a Parquet file with a trained model.
 
     Parameters
@@ -109,7 +113,7 @@ def predict(checkpoint: Path, parquet: Path, /, *, output: Path = Path("scores.p
     print(f"{rows:,} rows scored -> {output}")
 
 
-def prepare(*, config: Annotated[DataConfig, Parameter(name="*")] = DataConfig()) -> None:
+def prepare(*, config: Annotated[DataConfig, Parameter(name="*")] = DEFAULT_DATA) -> None:
     """Prepare a data set, so that later runs and lessons start at once and need no network.
 
     Parameters

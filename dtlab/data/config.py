@@ -38,7 +38,7 @@ class DataConfig:
     hash_buckets: int = 100_000
     """Buckets of each hashed column."""
     split: str | None = None
-    """parquet: column that says train, validation or test; without it rows are split by a hash of their id."""
+    """parquet: column that says train, validation or test; without it a hash of the id splits the rows."""
     validation_fraction: float = 0.1
     """parquet without a split column: share of rows for validation."""
     test_fraction: float = 0.1
@@ -57,8 +57,8 @@ class DataConfig:
                 raise UserError(f"data.{name} = {value!r}: must lie between 0 and 1, for example 0.1")
         if self.validation_fraction + self.test_fraction >= 1:
             raise UserError(
-                f"data.validation_fraction + data.test_fraction = {self.validation_fraction + self.test_fraction}: "
-                "nothing is left to train on; make the sum less than 1"
+                "data.validation_fraction + data.test_fraction = "
+                f"{self.validation_fraction + self.test_fraction}: nothing is left to train on; make the sum less than 1"
             )
         for name in ("hash_buckets", "rows"):
             if getattr(self, name) < 1:
@@ -71,7 +71,7 @@ class DataConfig:
 
 
 def default_root() -> Path:
-    """Where prepared data lives when nobody says: the same folder from the project's root and from its notebooks."""
+    """Where prepared data lives when nobody says: one folder for the project's root and for its notebooks."""
     named = os.environ.get("DTLAB_DATA")
     if named:
         return Path(named)

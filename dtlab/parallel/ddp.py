@@ -145,7 +145,7 @@ class TorchDDP(DistributedDataParallel):
             bucket_cap_mb=max(1, round(bucket_mb * 1e6 / 2**20)),
             find_unused_parameters=find_unused,
             gradient_as_bucket_view=True,
-            **{_SYNC_BUFFERS: has_changing_buffers},
+            **{_SYNC_BUFFERS: has_changing_buffers},  # type: ignore[arg-type]
         )
         self._is_watching = not find_unused
         self._waits_for_gradients = False

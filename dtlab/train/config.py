@@ -9,7 +9,7 @@ This module imports no torch, so that ``dtlab --help`` answers at once.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -130,17 +130,23 @@ class TrainConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
         """Read back what :meth:`to_dict` wrote (lists become tuples, output becomes a path)."""
-        parts = {"data": DataConfig, "model": ModelConfig, "optim": OptimConfig, "run": RunConfig}
-        built = {}
-        for name, kind in parts.items():
-            given = {k: tuple(v) if isinstance(v, list) else v for k, v in values.get(name, {}).items()}
-            unknown = sorted(set(given) - set(kind.__dataclass_fields__))
-            if unknown:
-                raise UserError(f"{name}.{unknown[0]}: no such field; there are {sorted(kind.__dataclass_fields__)}")
-            if given.get("output") is not None:
-                given["output"] = Path(given["output"])
-            built[name] = kind(**given)
-        return cls(**built)
+        return cls(
+            data=_built(DataConfig, "data", values),
+            model=_built(ModelConfig, "model", values),
+            optim=_built(OptimConfig, "optim", values),
+            run=_built(RunConfig, "run", values),
+        )
+
+
+def _built(kind: Any, table: str, values: dict[str, Any]) -> Any:
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.get(table, {}).items()}
+    known = {entry.name for entry in fields(kind)}
+    for name in given:
+        if name not in known:
+            raise UserError(f"{table}.{name}: no such field; there are {', '.join(sorted(known))}")
+    if given.get("output") is not None:
+        given["output"] = Path(given["output"])
+    return kind(**given)
 
 
 def _plain(value: Any) -> Any:

@@ -138,7 +138,9 @@ class _Run:
             if stopped:
                 break
         if stop.best_epoch == 0:
-            stop.best_epoch = stop.epoch  # validation never gave a number (one class only): keep what there is
+            stop.best_epoch = (
+                stop.epoch
+            )  # validation never gave a number (one class only): keep what there is
         if best:
             unwrap(trainer.model).load_state_dict(best)
         return trainer, stop, coverage
@@ -168,7 +170,9 @@ class _Run:
         sampler = GlobalBatchSampler(len(table), config.optim.global_batch, seed=config.run.seed)
         return trainer, Loader(table, sampler, prefetch=config.run.prefetch), coverage
 
-    def _pass(self, trainer: Trainer, loader: Loader, coverage: Coverage, label: str, max_steps: int | None = None) -> None:
+    def _pass(
+        self, trainer: Trainer, loader: Loader, coverage: Coverage, label: str, max_steps: int | None = None
+    ) -> None:
         name = f"{label}, epoch {loader.sampler.epoch + 1}"
         result = trainer.train_epoch(loader, label=name, max_steps=max_steps)
         self.passes.append(result)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dtlab.data.batch import Batch
+from dtlab.errors import UserError
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -22,7 +23,11 @@ def binary_cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
 
     Row weights, when the batch has them, multiply the rows' losses; the divisor stays the row count.
     """
+    if batch.labels is None:
+        raise UserError("labels = None: training needs a labelled table")
     logits = model(batch.categorical, batch.dense)
+    if batch.weights is None:
+        return F.binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
     return F.binary_cross_entropy_with_logits(logits, batch.labels, weight=batch.weights, reduction="sum")
 
 

@@ -53,7 +53,9 @@ def score(model: nn.Module, table: Batch, *, batch: int = 16384) -> Scores | Non
     weight = next(iter(model.parameters()))
     parts = []
     for start in range(0, len(mine), local):
-        piece = mine.take(torch.arange(start, min(start + local, len(mine)))).to(weight.device, dtype=weight.dtype)
+        piece = mine.take(torch.arange(start, min(start + local, len(mine)))).to(
+            weight.device, dtype=weight.dtype
+        )
         parts.append(model(piece.categorical, piece.dense).cpu())
     model.train(was_training)
     logits = torch.cat(parts) if parts else torch.empty(0, dtype=weight.dtype)
@@ -61,11 +63,9 @@ def score(model: nn.Module, table: Batch, *, batch: int = 16384) -> Scores | Non
     gathered = [agreement.gather(column.cpu()) for column in (mine.ids, logits, labels)]
     if rank != 0:
         return None
-    ids, logits, labels = (torch.cat([part.to(gathered[i][0].dtype) for part in gathered[i]]) for i in range(3))
+    ids, logits, labels = (torch.cat(parts) for parts in gathered if parts is not None)
     order = torch.argsort(ids, stable=True)
     ids = ids[order]
-    if len(ids) > 1 and bool((ids[1:] == ids[:-1]).any()):
-        raise UserError(f"id = {int(ids[1:][ids[1:] == ids[:-1]][0])}: two rows carry it; ids must be unique")
     return Scores(ids, logits[order], labels[order])
 
 
@@ -78,10 +78,19 @@ def evaluate(model: nn.Module, table: Batch, *, batch: int = 16384) -> Metrics:
     if table.labels is None:
         raise UserError("labels = None: evaluation needs a labelled table")
     scores = score(model, table, batch=batch)
-    values = None
-    if scores is not None:
-        values = Metrics(binary_auc(scores.logits, scores.labels), _log_loss(scores), len(scores.ids))
-    return agreement.broadcast(values)
+    # Rank 0 finds the fault, every rank raises: nobody is left waiting in a collective.
+    outcome = agreement.broadcast(None if scores is None else _metrics(scores))
+    if isinstance(outcome, str):
+        raise UserError(outcome)
+    assert isinstance(outcome, Metrics)
+    return outcome
+
+
+def _metrics(scores: Scores) -> Metrics | str:
+    same = scores.ids[1:] == scores.ids[:-1]
+    if bool(same.any()):
+        return f"id = {int(scores.ids[1:][same][0])}: two rows carry it; ids must be unique"
+    return Metrics(binary_auc(scores.logits, scores.labels), _log_loss(scores), len(scores.ids))
 
 
 def binary_auc(logits: Tensor, labels: Tensor) -> float:

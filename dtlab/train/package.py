@@ -49,14 +49,21 @@ def build_model(config: TrainConfig, features: Features) -> nn.Module:
     return model.to(getattr(torch, config.run.dtype))
 
 
-def save_package(folder: Path, model: nn.Module, features: Features, config: TrainConfig, about: dict[str, Any]) -> Path:
+def save_package(
+    folder: Path, model: nn.Module, features: Features, config: TrainConfig, about: dict[str, Any]
+) -> Path:
     """Write ``model`` and what is needed to use it to ``folder``.
 
     Raises:
         UserError: the folder cannot be written.
     """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    description = {"format": FORMAT, "config": config.to_dict(), "features": features.to_json(), "about": about}
+    description = {
+        "format": FORMAT,
+        "config": config.to_dict(),
+        "features": features.to_json(),
+        "about": about,
+    }
     with appears_whole(folder, "checkpoint") as beside:
         beside.mkdir()
         save_file(state, str(beside / WEIGHTS))
@@ -74,11 +81,15 @@ def load_package(folder: Path) -> Package:
         folder = folder / "model"  # the run's folder was named
     for name in (DESCRIPTION, WEIGHTS):
         if not (folder / name).is_file():
-            raise UserError(f"checkpoint = {str(folder)!r}: {name} is missing; name a folder that dtlab train left")
+            raise UserError(
+                f"checkpoint = {str(folder)!r}: {name} is missing; name a folder that dtlab train left"
+            )
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         if description["format"] != FORMAT:
-            raise UserError(f"checkpoint format = {description['format']!r}: this dtlab reads format {FORMAT}")
+            raise UserError(
+                f"checkpoint format = {description['format']!r}: this dtlab reads format {FORMAT}"
+            )
         config = TrainConfig.from_dict(description["config"])
         features = Features.from_json(description["features"])
         weights = load_file(str(folder / WEIGHTS))
@@ -88,5 +99,7 @@ def load_package(folder: Path) -> Package:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"checkpoint = {str(folder)!r}: cannot be read ({reason}); train again or name another") from None
+        raise UserError(
+            f"checkpoint = {str(folder)!r}: cannot be read ({reason}); train again or name another"
+        ) from None
     return Package(model.eval(), features, config, description["about"])

@@ -66,7 +66,9 @@ def new_run_folder(output: Path) -> Path:
             except FileExistsError:
                 continue
     except OSError as error:
-        raise UserError(f"run.output = {str(output)!r}: {error.strerror}; name a folder that can be written") from None
+        raise UserError(
+            f"run.output = {str(output)!r}: {error.strerror}; name a folder that can be written"
+        ) from None
     raise UserError(f"run.output = {str(output)!r}: too many runs in one second; name another folder")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,7 @@ class Trainer:
         optimizer: Optimizer,
         *,
         loss: Loss = binary_cross_entropy,
-        engine: str = "torch",
+        engine: Literal["torch", "by_hand"] = "torch",
         log_every: int = 100,
         on_batch: Callable[[Batch], None] | None = None,
         on_reading: Callable[[Reading], None] | None = None,
@@ -126,7 +127,9 @@ class Trainer:
         progress.close()
         seconds = time.perf_counter() - started
         loss_sum, rows_seen = losses.read()
-        totals = agreement.mean({"loss": loss_sum, "rows": float(rows_seen), "communication": meter.communication_seconds})
+        totals = agreement.mean(
+            {"loss": loss_sum, "rows": float(rows_seen), "communication": meter.communication_seconds}
+        )
         all_rows = totals["rows"] * self.world_size
         return EpochResult(
             epoch=epoch + 1,

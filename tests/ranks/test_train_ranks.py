@@ -35,7 +35,9 @@ def weights(report: dict) -> dict[str, torch.Tensor]:
 def test_fifty_steps_in_float64_give_the_same_parameters_on_1_2_and_4_ranks(tmp_path):
     data = DataConfig(name="flights", root=str(ROOT / "data"))
     whole = TrainConfig(
-        data=data, run=RunConfig(output=tmp_path, dtype="float64", max_steps=50), model=ModelConfig(dim=4, hidden=(16,))
+        data=data,
+        run=RunConfig(output=tmp_path, dtype="float64", max_steps=50),
+        model=ModelConfig(dim=4, hidden=(16,)),
     )
     reports = {n: dtlab.launch(run, n, whole, timeout=120, echo=False)[0] for n in (1, 2, 4)}
     one = weights(reports[1])
@@ -88,7 +90,16 @@ def test_record_tells_the_story_of_the_run(two_rank_run):
 def test_torchrun_gives_the_same_auc_as_the_launcher(two_rank_run, tmp_path):
     c = config(tmp_path)
     report = tmp_path / "report.json"
-    flags = ["--data.name", "clicks", "--data.rows", str(DATA.rows), "--data.root", DATA.root, "--model.dim", "4"]
+    flags = [
+        "--data.name",
+        "clicks",
+        "--data.rows",
+        str(DATA.rows),
+        "--data.root",
+        DATA.root,
+        "--model.dim",
+        "4",
+    ]
     flags += ["--model.hidden", "16", "--optim.lr", str(c.optim.lr), "--optim.global-batch", "512"]
     flags += ["--optim.max-epochs", "2", "--run.output", str(tmp_path), "--run.log-every", "10"]
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

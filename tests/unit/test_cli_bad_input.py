@@ -1,4 +1,4 @@
-"""Bad input at the command line: one line that names the field, the value and the way out, and exit code 2."""
+"""Bad input at the command line: one line that names field, value and way out, and exit code 2."""
 
 import subprocess
 import sys

@@ -102,10 +102,11 @@ def test_first_metric_is_an_improvement_and_nan_is_none():
 
 def test_configuration_survives_json():
     config = TrainConfig(
-        data=DataConfig(name="parquet", path="x", label="y", categorical=("a", "b")), optim=OptimConfig(lr=0.1)
+        data=DataConfig(name="parquet", path="x", label="y", categorical=("a", "b")),
+        optim=OptimConfig(lr=0.1),
     )
     assert TrainConfig.from_dict(config.to_dict()) == config
-    with pytest.raises(UserError, match="optim.lrr"):
+    with pytest.raises(UserError, match=r"optim\.lrr"):
         TrainConfig.from_dict({"optim": {"lrr": 1}})
 
 
@@ -116,7 +117,7 @@ def test_two_runs_in_one_second_get_two_folders(tmp_path):
 def test_json_is_written_whole_or_refused(tmp_path):
     write_json(tmp_path / "deep" / "report.json", {"a": 1})
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["report.json"]
-    with pytest.raises(UserError, match="cannot|directory|writ"):
+    with pytest.raises(UserError, match="report = "):
         write_json(tmp_path / "deep" / "report.json" / "x.json", {})
 
 
