@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SHOWN_DIGITS = 4
+LANE, GAP = 0.55, 0.45  # height of a bucket's lane and the space between ranks; a backward has height 1
 
 
 class Trip(Protocol):
@@ -139,34 +140,35 @@ def backward_figure(lines: Sequence[Line]) -> Figure:
         raise ValueError("lines: give at least one rank, each with gradients and buckets")
     zero = min(line.start for line in lines)
     facts = [_facts(line) for line in lines]
-    early, all_of_them = facts[0]["early"], len(lines[0].trips)
     waits = ", ".join(
         f"rank {line.rank} {fact['exposed']:.1f} ms" for line, fact in zip(lines, facts, strict=True)
     )
+    rows = sum(1 + LANE * len(line.trips) + GAP for line in lines)
     fig, ax = new_figure(
-        f"{early} of {all_of_them} all-reduces begin while backward still computes",
-        alt="Time line with two lanes a rank. "
+        f"Rank {lines[0].rank}: {facts[0]['early']} of {len(lines[0].trips)} all-reduces begin while "
+        "backward still computes",
+        alt="Time line: backward of each rank, and a lane below it for each bucket. "
         + " ".join(_line_words(line, zero) for line in lines)
         + f" Left after the last gradient: {waits}.",
-        xlabel="time since the first backward began (ms); dotted: last gradient of the rank",
-        size=(8.0, 1.0 + 0.95 * len(lines)),
+        xlabel="time since the first backward began (ms). Dotted: last gradient; red: travel after it",
+        size=(8.0, 0.8 + 0.5 * rows),
     )
-    ticks = []
-    for place, line in enumerate(lines):
-        top = place * 2.4
+    last = max(trip.end for line in lines for trip in line.trips)
+    ax.set_xlim(0, (last - zero) * 1.02e3)
+    top, ticks = 0.0, []
+    for line, fact in zip(lines, facts, strict=True):
+        ticks.append((top + 0.45, f"rank {line.rank} backward"))
+        bottom = top + 1 + LANE * len(line.trips)
         _layers(ax, line, top, zero)
-        _trips(ax, line, top + 1, zero, facts[place]["last"])
-        ax.plot(
-            [facts[place]["last"] * 1e3 - zero * 1e3] * 2,
-            [top, top + 1.9],
-            color=RED,
-            linestyle=":",
-            linewidth=1.6,
-        )
-        ticks += [(top + 0.45, f"rank {line.rank} backward"), (top + 1.45, "all-reduce")]
-    ax.set_yticks([at for at, _ in ticks], [text for _, text in ticks])
-    ax.set_ylim(len(lines) * 2.4 - 0.4, -0.1)
-    ax.set_xlim(left=0)
+        for number, trip in enumerate(line.trips):
+            lane = top + 1 + LANE * number
+            ticks.append((lane + LANE / 2, f"bucket {number}, {trip.bytes / 1e6:.1f} MB"))
+            _trip(ax, trip, number, lane, zero, fact["last"])
+        at = (fact["last"] - zero) * 1e3
+        ax.plot([at, at], [top, bottom], color=RED, linestyle=":", linewidth=1.6)
+        top = bottom + GAP
+    ax.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=8)
+    ax.set_ylim(top - GAP, -0.1)
     ax.tick_params(axis="y", length=0)
     return fig
 
@@ -181,7 +183,7 @@ def _facts(line: Line) -> dict[str, Any]:
 
 
 def layers_of(line: Line) -> list[tuple[str, float, float]]:
-    """(layer, start, end) of each stretch of backward; neighbouring gradients of one layer are one stretch."""
+    """(layer, start, end) of each stretch of backward; gradients of one layer make one stretch."""
     found: list[tuple[str, float, float]] = []
     before = line.start
     for name, at in line.gradients:
@@ -198,32 +200,29 @@ def _layers(ax: Any, line: Line, top: float, zero: float) -> None:
     bucket_of = {name: number for number, trip in enumerate(line.trips) for name in trip.names}
     by_layer = {name.rpartition(".")[0] or name: bucket for name, bucket in bucket_of.items()}
     for layer, start, end in layers_of(line):
-        _bar(ax, start - zero, end - zero, top, f"layer {layer}", by_layer.get(layer, 0))
+        _bar(ax, start - zero, end - zero, top, 0.9, f"layer {layer}", by_layer.get(layer, 0))
 
 
-def _trips(ax: Any, line: Line, top: float, zero: float, last: float) -> None:
-    for number, trip in enumerate(line.trips):
-        _bar(ax, trip.start - zero, trip.end - zero, top, f"bucket {number}", number)
-        if trip.end > last:  # not hidden behind backward
-            begin = max(trip.start, last)
-            ax.plot([(begin - zero) * 1e3, (trip.end - zero) * 1e3], [top + 0.95] * 2, color=RED, linewidth=3)
+def _trip(ax: Any, trip: Trip, number: int, lane: float, zero: float, last: float) -> None:
+    _bar(ax, trip.start - zero, trip.end - zero, lane, LANE * 0.8, "all-reduce", number)
+    if trip.end > last:  # not hidden behind backward
+        begin = max(trip.start, last)
+        at = [lane + LANE * 0.85] * 2
+        ax.plot([(begin - zero) * 1e3, (trip.end - zero) * 1e3], at, color=RED, linewidth=2.5)
 
 
-def _bar(ax: Any, start: float, end: float, top: float, text: str, kind: int) -> None:
+def _bar(ax: Any, start: float, end: float, top: float, height: float, text: str, kind: int) -> None:
     start, width = start * 1e3, max(end - start, 1e-6) * 1e3
-    ax.broken_barh(
-        [(start, width)],
-        (top, 0.9),
-        facecolor=PALETTE[kind % 7],
-        hatch=HATCHES[kind % len(HATCHES)],
-        edgecolor="white",
-        alpha=0.55,
-    )
-    ax.broken_barh([(start, width)], (top, 0.9), facecolor="none", edgecolor=GREY, linewidth=0.7)
-    ax.text(
-        start + width / 2, top + 0.45, text.replace(" ", "\n"), ha="center", va="center", fontsize=7,
-        color=BLACK, clip_on=True, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75},
-    )  # fmt: skip
+    look = {"hatch": HATCHES[kind % len(HATCHES)], "edgecolor": "white", "alpha": 0.55}
+    ax.broken_barh([(start, width)], (top, height), facecolor=PALETTE[kind % 7], **look)
+    ax.broken_barh([(start, width)], (top, height), facecolor="none", edgecolor=GREY, linewidth=0.7)
+    room = width / ax.get_xlim()[1]
+    if room < 0.03:
+        return  # no room for a word; the alternative text names it
+    white = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.75}
+    words = text if room > 0.1 else text.rpartition(" ")[2]
+    middle = (start + width / 2, top + height / 2)
+    ax.text(*middle, words, ha="center", va="center", fontsize=7, color=BLACK, bbox=white)
 
 
 def _line_words(line: Line, zero: float) -> str:

@@ -52,7 +52,7 @@ def test_gradients_of_one_layer_are_one_stretch_of_backward() -> None:
 
 def test_the_time_line_counts_what_begins_early_and_says_what_is_left() -> None:
     words = alt_text(backward_figure([line(), line(1, late=0.001)]))
-    assert words.startswith("1 of 2 all-reduces begin while backward still computes. ")
+    assert words.startswith("Rank 0: 1 of 2 all-reduces begin while backward still computes. ")
     assert "Rank 0, in ms: layers 1 0.0 to 10.0, 0 10.0 to 20.0; bucket 0 of 2.00 MB 10.0 to 14.0" in words
     assert "Left after the last gradient: rank 0 7.0 ms, rank 1 8.0 ms." in words
 
