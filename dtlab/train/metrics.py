@@ -13,17 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dtlab.data.batch import Batch
+from dtlab.data.evaluate import ById, gather_by_id
 from dtlab.errors import UserError
 from dtlab.ranks import agreement
-
-
-@dataclass(frozen=True)
-class Scores:
-    """Model outputs of a whole split, ordered by id: ``ids [N]``, ``logits [N]``, ``labels [N]``."""
-
-    ids: Tensor
-    logits: Tensor
-    labels: Tensor
 
 
 @dataclass(frozen=True)
@@ -39,34 +31,29 @@ class Metrics:
 
 
 @torch.no_grad()
-def score(model: nn.Module, table: Batch, *, batch: int = 16384) -> Scores | None:
-    """Score ``table``, each rank taking every ``world_size``-th row; the result is on rank 0 only.
+def score(model: nn.Module, table: Batch, *, batch: int = 16384) -> ById | None:
+    """``logits`` and ``labels`` (nan without labels) of ``table`` in the order of their ids, on rank 0 only.
 
-    >>> score(model, dataset.test).ids          # doctest: +SKIP
-    tensor([0, 1, 2, ...])
+    Each rank scores every ``world_size``-th row, ``batch`` rows at once over all ranks.
+
+    Raises:
+        UserError: on rank 0, two rows carry one id.
+
+    >>> score(model, dataset.test)["logits"]  # doctest: +SKIP
     """
     rank, size = agreement.rank(), agreement.world_size()
     was_training = model.training
     model.eval()
     mine = table.take(torch.arange(rank, len(table), size)) if size > 1 else table
-    local = max(1, batch // size)
     weight = next(iter(model.parameters()))
-    parts = []
-    for start in range(0, len(mine), local):
-        piece = mine.take(torch.arange(start, min(start + local, len(mine)))).to(
-            weight.device, dtype=weight.dtype
-        )
-        parts.append(model(piece.categorical, piece.dense).cpu())
+    logits = [weight.new_empty(0)]
+    for start in range(0, len(mine), max(1, batch // size)):
+        piece = mine.take(torch.arange(start, min(start + max(1, batch // size), len(mine))))
+        piece = piece.to(weight.device, dtype=weight.dtype)
+        logits.append(model(piece.categorical, piece.dense))
     model.train(was_training)
-    logits = torch.cat(parts) if parts else torch.empty(0, dtype=weight.dtype)
     labels = mine.labels if mine.labels is not None else torch.full((len(mine),), float("nan"))
-    gathered = [agreement.gather(column.cpu()) for column in (mine.ids, logits, labels)]
-    if rank != 0:
-        return None
-    ids, logits, labels = (torch.cat(parts) for parts in gathered if parts is not None)
-    order = torch.argsort(ids, stable=True)
-    ids = ids[order]
-    return Scores(ids, logits[order], labels[order])
+    return gather_by_id(mine.ids.cpu(), logits=torch.cat(logits).cpu(), labels=labels.cpu())
 
 
 def evaluate(model: nn.Module, table: Batch, *, batch: int = 16384) -> Metrics:
@@ -77,20 +64,19 @@ def evaluate(model: nn.Module, table: Batch, *, batch: int = 16384) -> Metrics:
     """
     if table.labels is None:
         raise UserError("labels = None: evaluation needs a labelled table")
-    scores = score(model, table, batch=batch)
+    outcome: Metrics | str | None = None
+    try:
+        scores = score(model, table, batch=batch)
+        if scores is not None:
+            logits, labels = scores["logits"], scores["labels"]
+            outcome = Metrics(binary_auc(logits, labels), _log_loss(logits, labels), len(scores))
+    except UserError as error:
+        outcome = str(error)
     # Rank 0 finds the fault, every rank raises: nobody is left waiting in a collective.
-    outcome = agreement.broadcast(None if scores is None else _metrics(scores))
-    if isinstance(outcome, str):
-        raise UserError(outcome)
-    assert isinstance(outcome, Metrics)
+    outcome = agreement.broadcast(outcome)
+    if not isinstance(outcome, Metrics):
+        raise UserError(str(outcome))
     return outcome
-
-
-def _metrics(scores: Scores) -> Metrics | str:
-    same = scores.ids[1:] == scores.ids[:-1]
-    if bool(same.any()):
-        return f"id = {int(scores.ids[1:][same][0])}: two rows carry it; ids must be unique"
-    return Metrics(binary_auc(scores.logits, scores.labels), _log_loss(scores), len(scores.ids))
 
 
 def binary_auc(logits: Tensor, labels: Tensor) -> float:
@@ -104,7 +90,7 @@ def binary_auc(logits: Tensor, labels: Tensor) -> float:
     return float(binary_auroc((ranks + 1) / (ranks.max() + 2), labels.long()))
 
 
-def _log_loss(scores: Scores) -> float:
-    if len(scores.ids) == 0:
+def _log_loss(logits: Tensor, labels: Tensor) -> float:
+    if len(labels) == 0:
         return float("nan")
-    return float(F.binary_cross_entropy_with_logits(scores.logits.double(), scores.labels.double()))
+    return float(F.binary_cross_entropy_with_logits(logits.double(), labels.double()))

@@ -27,7 +27,7 @@ def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384
     table = read_features(parquet, package.features)
     scores = score(package.model, table, batch=batch)
     assert scores is not None, "predict runs in one process"
-    columns = {"id": scores.ids.numpy(), "score": torch.sigmoid(scores.logits.double()).numpy()}
+    columns = {"id": scores.ids.numpy(), "score": torch.sigmoid(scores["logits"].double()).numpy()}
     with appears_whole(output, "output") as beside:
         pq.write_table(pa.table(columns), beside)
-    return len(scores.ids)
+    return len(scores)

@@ -7,7 +7,7 @@ batch divided by its row count, whatever the number of ranks and however unevenl
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -152,11 +152,7 @@ def global_steps(loader: Loader, steps: int | None = None) -> Iterator[tuple[Bat
     Stops after ``steps`` steps if given, leaving the loader at the position of the next one.
     """
     sampler = loader.sampler
-    left, full = sampler.num_samples - sampler.position, sampler.global_batch
-    batches: Iterable[Batch] = loader
-    for number, batch in enumerate(batches, start=1):
-        rows = min(full, left)
-        left -= rows
-        yield batch, rows
+    for number, batch in enumerate(loader, start=1):
+        yield batch, sampler.last_size
         if number == steps:
             return

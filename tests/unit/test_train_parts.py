@@ -81,7 +81,7 @@ def test_evaluation_counts_rows_and_orders_by_id():
 def test_evaluation_refuses_rows_that_share_an_id():
     data = table(4)
     twice = Batch(torch.tensor([0, 1, 1, 2]), data.categorical, data.dense, data.labels)
-    with pytest.raises(UserError, match="id = 1"):
+    with pytest.raises(UserError, match="more than once, first id 1"):
         evaluate(Linear(), twice)
 
 

@@ -1,0 +1,100 @@
+"""Your own Parquet from the command line: train on two ranks, then score the file with the trained model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from dtlab.cli import main
+from dtlab.train.metrics import binary_auc
+
+ROWS = 6_000
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory) -> Path:
+    """Strings with nulls, numbers with nulls, and a shop that only test rows have."""
+    rng = np.random.default_rng(5)
+    shop = rng.integers(0, 12, ROWS)
+    price = rng.normal(20, 5, ROWS)
+    chance = 1 / (1 + np.exp(-(0.4 * (shop % 4) - 0.15 * (price - 20))))
+    label = (rng.random(ROWS) < chance).astype(np.int64)
+    split = rng.choice(["train", "validation", "test"], ROWS, p=[0.7, 0.15, 0.15])
+    names = [None if i % 17 == 0 else f"shop {s}" for i, s in enumerate(shop)]
+    test_rows = np.flatnonzero(split == "test")
+    for row in test_rows[:40]:
+        names[row] = "opened yesterday"
+    prices = [None if i % 23 == 0 else float(p) for i, p in enumerate(price)]
+    path = tmp_path_factory.mktemp("parquet") / "sales.parquet"
+    columns = {"row": np.arange(ROWS) * 3 + 7, "shop": names, "price": prices, "bought": label, "part": split}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def flags(parquet: Path, folder: Path) -> list[str]:
+    words = ["--data.name", "parquet", "--data.path", str(parquet), "--data.label", "bought", "--data.id", "row"]
+    words += ["--data.categorical", "shop", "--data.numeric", "price", "--data.split", "part"]
+    words += ["--model.dim", "4", "--model.hidden", "16", "--optim.global-batch", "256", "--optim.max-epochs", "2"]
+    return [*words, "--run.output", str(folder / "runs"), "--data.root", str(folder / "data")]
+
+
+def test_predict_gives_the_scores_that_evaluation_used(parquet, tmp_path, capsys):
+    report_file, scores_file = tmp_path / "report.json", tmp_path / "scores.parquet"
+    assert main(["train", *flags(parquet, tmp_path), "--nproc", "2", "--report", str(report_file)]) == 0
+    report = json.loads(report_file.read_text())
+    assert report["unique_rows_seen"] == report["rows_train"]
+    assert main(["predict", report["run"], str(parquet), "--output", str(scores_file)]) == 0
+    assert f"{ROWS:,} rows scored" in capsys.readouterr().out
+
+    source, scores = pq.read_table(parquet), pq.read_table(scores_file)
+    assert sorted(scores["id"].to_pylist()) == source["row"].to_pylist()
+    by_id = dict(zip(scores["id"].to_pylist(), scores["score"].to_pylist(), strict=True))
+    rows = [r for r in source.to_pylist() if r["part"] == "test"]
+    test_scores = torch.tensor([by_id[r["row"]] for r in rows], dtype=torch.float64)
+    labels = torch.tensor([float(r["bought"]) for r in rows])
+    assert len(rows) == report["rows_test"]
+    assert binary_auc(test_scores, labels) == pytest.approx(report["auc"], abs=1e-9)
+    assert report["auc"] > 0.6
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (["--data.categorical", "shopp"], ["shopp", "shop"]),
+        (["--data.label", "part"], ["part"]),
+        (["--data.path", "/nowhere/x.parquet"], ["/nowhere/x.parquet"]),
+        (["--data.split", "price"], ["price"]),
+    ],
+)
+def test_wrong_column_is_one_line_and_code_2(parquet, tmp_path, capfd, change, named):
+    words = flags(parquet, tmp_path)
+    at = words.index(change[0])
+    words[at + 1] = change[1]
+    assert main(["train", *words, "--nproc", "2"]) == 2
+    lines = capfd.readouterr().err.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert all(word in lines[0] for word in named), lines
+
+
+def test_empty_parquet_is_one_line_and_code_2(parquet, tmp_path, capfd):
+    empty = tmp_path / "empty.parquet"
+    pq.write_table(pq.read_table(parquet).slice(0, 0), empty)
+    assert main(["train", *flags(empty, tmp_path)]) == 2
+    assert "empty.parquet" in capfd.readouterr().err
+
+
+def test_prediction_without_a_column_names_it(parquet, tmp_path, capfd):
+    report_file = tmp_path / "report.json"
+    words = [*flags(parquet, tmp_path), "--run.max-steps", "2"]
+    assert main(["train", *words, "--report", str(report_file)]) == 0
+    less = tmp_path / "less.parquet"
+    pq.write_table(pq.read_table(parquet).drop_columns(["price"]), less)
+    capfd.readouterr()
+    code = main(["predict", json.loads(report_file.read_text())["run"], str(less), "--output", str(tmp_path / "s")])
+    assert code == 2
+    assert "price" in capfd.readouterr().err
+    assert not (tmp_path / "s").exists()
