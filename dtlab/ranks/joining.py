@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -24,6 +25,8 @@ from dtlab.ranks.environment import Membership, is_loopback
 # A rank that hosts the store keeps it until the process ends: the port stays ours, late peers still find it.
 _stores: dict[tuple[str, int], Any] = {}
 _generations: dict[str, int] = {}
+# Seconds of waiting for ranks after which a line says so.
+_FIRST_WORD = 5.0
 
 
 def open_store(m: Membership, timeout: float) -> Any:
@@ -219,7 +222,8 @@ def meet(store: Any, m: Membership, timeout: float) -> tuple[list[dict[str, Any]
 
 
 def _wait_for_all(store: Any, m: Membership, keys: list[str], timeout: float) -> None:
-    deadline = time.monotonic() + timeout
+    begin = time.monotonic()
+    deadline, told = begin + timeout, False
     pause = 0.0005
     # check, not wait: a wait that runs out prints C++ warnings and cannot hear of a fault meanwhile
     while not store.check(keys):
@@ -230,6 +234,12 @@ def _wait_for_all(store: Any, m: Membership, keys: list[str], timeout: float) ->
             if not missing:
                 return
             raise UserError(_missing(m, missing, timeout))
+        if not told and time.monotonic() > begin + _FIRST_WORD:
+            told = True
+            joined = sum(store.check([key]) for key in keys)
+            name = m.origin.get("size", "WORLD_SIZE")
+            line = f"[Rank {m.rank}] waiting: {joined} of {m.size} ranks joined ({name}={m.size})"
+            print(line, file=sys.stderr, flush=True)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.02)
 

@@ -95,7 +95,7 @@ class RankState:
         frame = own_frame(self.stack)
         if frame is None:
             return ""
-        place = f"{Path(frame.file).name}:{frame.line} in {frame.function}"
+        place = f"{short_file(frame.file)}:{frame.line} in {frame.function}"
         return f"{place}: {frame.source}" if frame.source else place
 
     def to_json(self) -> str:
@@ -119,6 +119,19 @@ class Explanation:
 
     def __str__(self) -> str:
         return self.text
+
+
+def short_file(file: str) -> str:
+    """A short name: the execution count for a notebook cell, whose own file name means nothing."""
+    shell_module = sys.modules.get("IPython")
+    shell = shell_module.get_ipython() if shell_module is not None else None
+    if shell is not None:
+        try:
+            kind, label = shell.compile.format_code_name(file)
+            return f"{kind} {label}" if kind == "Cell" else Path(file).name
+        except Exception:
+            pass
+    return Path(file).name
 
 
 def own_frame(stack: Sequence[Frame]) -> Frame | None:

@@ -18,6 +18,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
@@ -135,13 +136,16 @@ def _request(store: Any, rank: int) -> str:
     return f"{_STATE}/{rank}/{count}"
 
 
-def ask_all(store: Any, world_size: int, timeout: float = 2.0) -> list[RankState | None]:
+def ask_all(
+    store: Any, world_size: int, timeout: float = 2.0, ranks: Sequence[int] | None = None
+) -> list[RankState | None]:
     """Ask every rank what it is doing.
 
     Args:
         store: the store given to ``start`` in the ranks, prefix included.
         world_size: number of ranks.
         timeout: seconds to wait for all answers together.
+        ranks: whom to ask; default: all. One that is known to have ended would only cost the whole timeout.
 
     Returns:
         One state per rank in rank order; None for a rank that did not answer: it has ended, or it holds the
@@ -149,7 +153,7 @@ def ask_all(store: Any, world_size: int, timeout: float = 2.0) -> list[RankState
     """
     states: list[RankState | None] = [None] * world_size
     with contextlib.suppress(Exception):  # the store may go away while we ask: what we have is what we return
-        waiting = {rank: _request(store, rank) for rank in range(world_size)}
+        waiting = {rank: _request(store, rank) for rank in (range(world_size) if ranks is None else ranks)}
         deadline = time.monotonic() + timeout
         pause = 0.001
         while waiting:

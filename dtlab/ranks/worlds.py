@@ -33,7 +33,7 @@ T = TypeVar("T")
 # Seconds. A collective may wait for a slow peer (evaluation, a checkpoint) but not for ever.
 COLLECTIVE_TIMEOUT = 600.0
 # Ranks of one launch start together; hosts of a cluster may be minutes apart.
-_JOIN_TIMEOUT = {"env": 12.0, "dtlab": 60.0, "torchrun": 60.0}
+_JOIN_TIMEOUT = {"env": 10.0, "dtlab": 60.0, "torchrun": 60.0}
 _JOIN_TIMEOUT_HOSTS = 300.0
 
 _current: World | None = None
@@ -195,7 +195,7 @@ def world(
         timeout: seconds until a collective gives up (default 600).
         log_file: file for this rank's log; ``{rank}`` in the name is replaced.
         environ: variables to read instead of ``os.environ``.
-        join_timeout: seconds until missing ranks are named. Default: DTLAB_JOIN_TIMEOUT, else 12 when the
+        join_timeout: seconds until missing ranks are named. Default: DTLAB_JOIN_TIMEOUT, else 10 when the
             variables were set by hand, 60 under a launcher, 300 over several hosts, never above ``timeout``.
         distributed: insist on a launcher; without one list the missing variables.
 
