@@ -27,12 +27,14 @@ from dtlab.ranks import channel
 
 STATUS = struct.Struct("!q")
 
-# What ranks nearly always import. Torch imports the second list in the first optimizer step (0.9 s), so it is
-# loaded when nobody waits.
+# What ranks nearly always import.
 _AT_START = ("torch", "torch.distributed", "torch.multiprocessing", "dtlab.ranks.worker",
              "dtlab.ranks.recorder", "dtlab.ranks.seeds", "dtlab.ranks.worlds")  # fmt: skip
-_WHEN_IDLE = ("torch._dynamo", "torch.nn.parallel", "torch.utils.data")
-_IDLE_SECONDS = 0.5
+# Torch imports _dynamo in the first optimizer step, which takes a second; torchmetrics takes another. They
+# are loaded one at a time: at once when a rank had to import them itself, else while nobody waits.
+_WHEN_IDLE = ("torch._dynamo", "torch.nn.parallel", "torch.utils.data", "torchmetrics")
+_IDLE_SECONDS = 0.05
+_TICK_SECONDS = 1.0
 
 
 def main(fd: int, launcher: int) -> None:
@@ -58,9 +60,13 @@ class _Server:
         self.launcher = launcher
         self.status_of: dict[int, int] = {}  # process id -> pipe for its exit status
         self.later = list(_WHEN_IDLE)
+        self.wanted: set[str] = set()
         self.served = False
         self.wake_read, self.wake_write = os.pipe()
-        for end in (self.wake_read, self.wake_write):
+        self.wish_read, self.wish_write = (
+            os.pipe()
+        )  # one byte: the place in _WHEN_IDLE of what a rank imported
+        for end in (self.wake_read, self.wake_write, self.wish_read, self.wish_write):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
@@ -68,22 +74,43 @@ class _Server:
         gc.freeze()  # pages that the collector never touches stay shared with the children
 
     def serve(self) -> None:
-        waiting_for: list[Any] = [self.requests, self.wake_read]
+        waiting_for: list[Any] = [self.requests, self.wake_read, self.wish_read]
         try:
             while os.getppid() == self.launcher:
-                ready: list[Any] = select.select(waiting_for, [], [], _IDLE_SECONDS)[0]
+                idle = self.served and not self.status_of and bool(self.later)
+                ready = select.select(waiting_for, [], [], _IDLE_SECONDS if idle else _TICK_SECONDS)[0]
                 if self.wake_read in ready:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake_read, 4096)
                     self.reap()
+                if self.wish_read in ready:
+                    self.wanted.update(_WHEN_IDLE[place] for place in os.read(self.wish_read, 4096))
+                if not self.status_of:  # not while the launcher waits for a rank's end
+                    while self.wanted:
+                        self.load_now(self.wanted.pop())
                 if self.requests in ready and not self.serve_one():
                     break
-                if not ready and self.served and not self.status_of and self.later:
-                    _load(self.later.pop(0))
+                if idle and not ready:
+                    self.load_now(self.later[0])
         finally:
             for pid in self.status_of:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
+
+    def load_now(self, name: str) -> None:
+        if name in self.later:
+            self.later.remove(name)
+            with contextlib.suppress(Exception):  # the rank that needs it will say what is wrong
+                _load(name)
+            gc.freeze()
+
+    def wish(self) -> None:
+        """In a rank that leaves: what the next ranks should not have to import again."""
+        places = [
+            place for place, name in enumerate(_WHEN_IDLE) if name in sys.modules and name in self.later
+        ]
+        with contextlib.suppress(OSError):
+            os.write(self.wish_write, bytes(places))
 
     def reap(self) -> None:
         while True:
@@ -126,10 +153,11 @@ class _Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.requests.close()
-            for fd in (self.wake_read, self.wake_write, status, *self.status_of.values()):
+            for fd in (self.wake_read, self.wake_write, self.wish_read, status, *self.status_of.values()):
                 os.close(fd)
             gc.unfreeze()
             atexit._clear()  # what torch registered in the server; running it takes 60 ms and serves nobody
+            atexit.register(self.wish)
             from dtlab.ranks.worker import Descriptors, run
 
             run(Descriptors(*inherited), rank_environ)

@@ -133,6 +133,9 @@ class Run:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for rank in self.ranks:
+            if rank.process is None:  # starting it failed
+                rank.gone_at = time.monotonic()
         try:
             if any(not rank.gone for rank in self.ranks):
                 self.stop(ON_INTERRUPT)
@@ -316,7 +319,8 @@ class Run:
         running = [rank for rank in self.ranks if not rank.gone and rank.started and rank.returned_at is None]
         if not running:
             return
-        states = recorder.ask_all(self.store, self._world_size, timeout)
+        numbers = [rank.rank for rank in running]
+        states = recorder.ask_all(self.store, self._world_size, timeout, numbers)
         for rank, state in zip(self.ranks, states, strict=True):
             rank.state = state
         for rank in running:

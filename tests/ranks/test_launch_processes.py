@@ -150,6 +150,16 @@ def test_a_dead_server_is_replaced():
     assert second != first
 
 
+def test_a_server_that_cannot_start_says_why():
+    begin = time.monotonic()
+    with pytest.raises(
+        RuntimeError, match=r"the process that starts the ranks ended: .*No module named 'encodings'"
+    ):
+        dtlab.launch(os.getppid, 2, env={"PYTHONHOME": "/nonexistent"})
+    assert time.monotonic() - begin < 20
+    assert len(dtlab.launch(os.getppid, 2)) == 2
+
+
 def nested():
     return list(dtlab.launch(os.getppid, 2, echo=False)), os.getpid()
 
