@@ -2,11 +2,9 @@
 
 import linecache
 import os
-import sys
 import sysconfig
-from pathlib import Path
 
-from dtlab.ranks.rank_state import Frame
+from dtlab.ranks.rank_state import Frame, short_file
 
 _LIBRARIES = tuple(
     {
@@ -28,7 +26,7 @@ def is_users(file: str) -> bool:
 
 def place(frame: Frame) -> str:
     """``Cell In[3], line 5, in train`` or ``train.py, line 5, in train``."""
-    return f"{_file(frame.file)}, line {frame.line}, in {frame.function}"
+    return f"{short_file(frame.file)}, line {frame.line}, in {frame.function}"
 
 
 def excerpt(frame: Frame, around: int = 2) -> list[str]:
@@ -43,16 +41,3 @@ def excerpt(frame: Frame, around: int = 2) -> list[str]:
         f"{'-->' if number == frame.line else '   '} {number:>{width}} {lines[number - 1].rstrip()}".rstrip()
         for number in range(first, last + 1)
     ]
-
-
-def _file(file: str) -> str:
-    """A short name: the execution count for a notebook cell, whose own file name means nothing."""
-    shell_module = sys.modules.get("IPython")
-    shell = shell_module.get_ipython() if shell_module is not None else None
-    if shell is not None:
-        try:
-            kind, label = shell.compile.format_code_name(file)
-            return f"{kind} {label}" if kind == "Cell" else Path(file).name
-        except Exception:
-            pass
-    return Path(file).name

@@ -22,18 +22,22 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from dtlab import RankError, launch, traffic, world
-from dtlab.collectives import chunk_bounds, in_steps, parameter_server_all_reduce, ring_all_reduce, tree_all_reduce
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved, time_budget
+from dtlab.collectives import chunk_bounds, in_steps, parameter_server_all_reduce
+from dtlab.collectives import ring_all_reduce, tree_all_reduce
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
+from dtlab.course import time_budget
 from dtlab.course.terminal import terminal_output
-from dtlab.figures.all_reduce import bytes_figure
+from dtlab.figures.all_reduce import bytes_figure, chunk_figure
 from dtlab.figures.style import show
 from dtlab.widgets.all_reduce import all_reduce_explorer
 
+# %% tags=["hide-input"]
 goal(
     [
         "start real ranks from a cell, and say which rank, host and card each process is",
         "read the message of a group that hangs",
-        "build a ring all-reduce, and say how many bytes and seconds it takes beside a tree and a parameter server",
+        "build a ring all-reduce",
+        "say what bytes and seconds it takes, beside a tree and a parameter server",
     ],
     minutes=50,
     needs=["01"],
@@ -48,7 +52,12 @@ goal(
 ask = predict(
     "02-server",
     "How many bytes pass through rank 0's link, in both directions together?",
-    ["2 S: one tensor in, one sum out", "3 S: one from each of the others", "6 S", "8 S: four in, four out"],
+    [
+        "2 S: one tensor in, one sum out",
+        "3 S: one from each of the others",
+        "6 S: three in, three out",
+        "8 S: four in, four out",
+    ],
 )
 
 # %% [markdown]
@@ -71,8 +80,8 @@ with (
         match="terminated with exit code 1",
         within=30,
         explain={
-            "process 0": "the number of the process, which spawn hands to the function as its rank",
-            "exit code 1": "it ended by an exception. Which one, and where, is not in the message",
+            "process 0": "the number that spawn hands to the function as its rank",
+            "exit code 1": "it ended by an exception. Which one is not in the message",
         },
     ),
     terminal_output() as terminal,
@@ -110,7 +119,7 @@ def card(index=0):
     """The card of that index on this simulated host, or torch's error."""
     cards = int(os.environ["LOCAL_WORLD_SIZE"])  # one process for each card of a host
     if index >= cards:
-        raise RuntimeError(f"CUDA error: invalid device ordinal (cuda:{index}; this host has {cards} cards)")
+        raise RuntimeError(f"CUDA error: invalid device ordinal (cuda:{index} of {cards} cards)")
     return f"host {os.environ['GROUP_RANK']} cuda:{index}"
 
 
@@ -119,12 +128,13 @@ with expect_failure(
     match=r"rank [23] of 4 failed: RuntimeError: CUDA error: invalid device ordinal",
     within=20,
     explain={
-        "invalid device ordinal": "an ordinal is a number in a row: this card number does not exist on this host",
-        "-->": "the line of the cell that raised, in the rank that failed first; its callers stand above it",
-        "restarts are off": "launch can start all ranks again when one fails; it was not asked to",
+        "invalid device ordinal": "a card of this number does not exist on this host",
+        "-->": "the line that raised, in the rank that failed first; its caller stands above",
+        "restarts are off": "launch can start all ranks again; it was not asked to",
     },
 ):
-    launch(lambda: card(int(os.environ["RANK"])), 2, nnodes=2, timeout=20)  # S4: model.to(rank)
+    # S4: model.to(rank)
+    launch(lambda: card(int(os.environ["RANK"])), 2, nnodes=2, timeout=20)
 
 # %% [markdown]
 # S0's `.to("cuda")` names no card, and no card means card 0. Nothing fails. Count the cards in use:
@@ -157,8 +167,8 @@ with expect_failure(
     match="rank 0 was started twice",
     within=20,
     explain={
-        "rank 0 was started twice": "both processes say that they are rank 0; each could go on alone and train everything",
-        "world size 2": "two ranks are expected, so the real rank 1 would have been waited for",
+        "rank 0 was started twice": "both processes say that they are rank 0",
+        "world size 2": "two ranks are expected, so a rank 1 would have been waited for",
     },
 ):
     launch(hard_coded, 2, timeout=15)
@@ -187,10 +197,10 @@ with expect_failure(
     match="every rank waits for another.* waits in send",
     within=20,
     explain={
-        "timeout after 3 s": "our limit. Without one, gloo waits 30 minutes by default and NCCL 10",
-        "every rank waits for another": "nobody is late: each rank is inside an operation, and none of them can end",
-        "rank 0 waits in send": "the operation: all four are in send, so nobody is in recv to take anything",
-        "in send_first": "the function of yours that called it; the line itself stands behind it",
+        "timeout after 3 s": "our limit. Without one gloo waits for 30 minutes, NCCL for 10",
+        "every rank waits for another": "nobody is late: all are inside an operation",
+        "rank 0 waits in send": "all four are in send, so nobody is in recv to take anything",
+        "in send_first": "your function that called it; its line stands behind",
     },
 ):
     launch(send_first, 4, 262_144, timeout=3)
@@ -232,24 +242,29 @@ def count(numel):
     return counted
 
 
-ALGORITHMS = {"ring": ring_all_reduce, "tree": tree_all_reduce, "parameter server": parameter_server_all_reduce}
+ALGORITHMS = {
+    "ring": ring_all_reduce,
+    "tree": tree_all_reduce,
+    "parameter server": parameter_server_all_reduce,
+}
 N, NUMEL = 4, 1000
 S = 4 * NUMEL  # float32
 counts = launch(count, N, NUMEL, timeout=20)
 through_rank_0 = counts[0]["parameter server"].moved_bytes
-print(f"S = {S:,} bytes; through the server's link: {through_rank_0:,} bytes = {through_rank_0 // S} S")
+print(f"through the server's link: {through_rank_0:,} bytes = {through_rank_0 // S} x {S:,}")
 assert through_rank_0 == 2 * (N - 1) * S
 
 # %%
-ask.reveal("c", because="N - 1 tensors come in and N - 1 go out: 2(N-1) S = 2 x 3 x S = 6 S. Rank 0 holds its own already.")
+ask.reveal("c", because="N - 1 tensors come in and N - 1 sums go out: 2(N-1) S = 2 x 3 x S = 6 S.")
 
 # %% [markdown]
 # ## Look: bytes through each link
 
 # %%
-show(bytes_figure({
+moved = {
     name: [(one[name].bytes, one[name].received_bytes) for one in counts] for name in ALGORITHMS
-}))
+}
+show(bytes_figure(moved))
 
 # %% [markdown]
 # A server's link carries $2(N-1)\,S$ bytes: with twice the ranks, twice as many. A rank of a ring sends
@@ -257,9 +272,10 @@ show(bytes_figure({
 
 # %% tags=["nbval-check-output"]
 ring_sent = counts[0]["ring"].bytes
-print(f"parameter server: 2 x ({N} - 1) x {S:,} = {2 * (N - 1) * S:,} bytes; counted {through_rank_0:,}")
-print(f"ring, sent:       2 x ({N} - 1) / {N} x {S:,} = {2 * (N - 1) * S // N:,} bytes; counted {ring_sent:,}")
-assert ring_sent == 2 * (N - 1) * S // N
+server, ring_formula = 2 * (N - 1) * S, 2 * (N - 1) * S // N
+print(f"server: 2 x ({N} - 1) x {S:,} = {server:,} bytes; counted {through_rank_0:,}")
+print(f"ring:   2 x ({N} - 1) / {N} x {S:,} = {ring_formula:,} bytes sent; counted {ring_sent:,}")
+assert ring_sent == ring_formula
 
 # %% [markdown]
 # ## Look: the ring, step by step
@@ -269,6 +285,12 @@ assert ring_sent == 2 * (N - 1) * S // N
 # %%
 steps = {name: in_steps([one[name] for one in counts]) for name in ALGORITHMS}
 all_reduce_explorer(steps, ranks=N, start=2)
+
+# %% [markdown]
+# At half time, after N-1 steps:
+
+# %%
+show(chunk_figure(steps["ring"], ranks=N, step=N - 1))
 
 # %% [markdown]
 # Two halves. In steps 1 to N-1 a rank *adds* what arrives (this half is called reduce-scatter), and ends with one finished
@@ -283,13 +305,14 @@ all_reduce_explorer(steps, ranks=N, start=2)
 def who_am_i(environ):
     """Who this process is, from the variables that a launcher sets.
 
-    Return {"rank": int, "size": int, "device": str} from RANK, WORLD_SIZE and the card of this process on its own
-    host, such as "cuda:1". If any of RANK, WORLD_SIZE, LOCAL_RANK is missing, raise one ValueError naming all that are.
+    Return {"rank": int, "size": int, "device": str}: RANK, WORLD_SIZE, and the card of this
+    process on its own host, such as "cuda:1". If any of RANK, WORLD_SIZE and LOCAL_RANK is
+    missing, raise one ValueError that names all that are.
     """
     ### BEGIN SOLUTION
     missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in environ]
     if missing:
-        raise ValueError("missing: " + ", ".join(missing) + "; start with torchrun or dtlab.launch")
+        raise ValueError("missing: " + ", ".join(missing) + "; start with torchrun")
     return {
         "rank": int(environ['RANK']),
         "size": int(environ['WORLD_SIZE']),
@@ -318,11 +341,14 @@ check("02-who", who_am_i)
 def ring(tensor, rank, size):
     """Sum the flat `tensor` over all ranks, in place, and return it.
 
-    2 * (size - 1) steps. In each, send one chunk to `right` with dist.isend and receive one from `left` with dist.irecv,
-    and wait for both. In the first size - 1 steps add what arrives to your chunk; in the others overwrite it.
+    2 * (size - 1) steps. In each, send one chunk with dist.isend(chunk, right), receive one with
+    dist.irecv(buffer, left), and wait for both. In the first size - 1 steps add what arrives to
+    your chunk of that number; in the others overwrite it. Which chunk goes out in which step is
+    in the figures above. `chunks` are views: changing one changes the tensor.
     """
     right, left = (rank + 1) % size, (rank - 1) % size
-    chunks = [tensor[start:end] for start, end in chunk_bounds(len(tensor), size)]  # views: changing them changes tensor
+    chunks = [tensor[start:end] for start, end in chunk_bounds(len(tensor), size)]
+
     ### BEGIN SOLUTION
     def exchange(chunk, buffer):
         sending = dist.isend(chunk, right)
@@ -359,10 +385,11 @@ check("02-ring", ring)
 
 # %% tags=["exercise"]
 def seconds(n, size, latency, bandwidth):
-    """Seconds of an all-reduce of `size` bytes over n ranks: {"ring": ..., "tree": ..., "parameter server": ...}.
+    """Seconds of an all-reduce of `size` bytes over n ranks, for three algorithms.
 
-    A ring makes 2(n-1) steps of size/n bytes, a tree 2 ceil(log2 n) steps of the whole tensor, a parameter server
-    2(n-1) steps of the whole tensor. `latency` is in seconds, `bandwidth` in bytes per second.
+    Return {"ring": ..., "tree": ..., "parameter server": ...}. A ring makes 2(n-1) steps of
+    size/n bytes, a tree 2 ceil(log2 n) steps of the whole tensor, a parameter server 2(n-1) steps
+    of the whole tensor. `latency` is in seconds, `bandwidth` in bytes per second.
     """
     ### BEGIN SOLUTION
     whole = size / bandwidth
@@ -443,7 +470,8 @@ size = 4 * MIDDLE
 print(f"ring of {size / 1e6:g} MB: 2 x {N - 1} x ({alpha:.2e} + {size} / ({N} x {B:.2e})) s")
 if solved("02-seconds"):
     for name, predicted in seconds(N, size, alpha, B).items():
-        print(f"{name:17} predicted {predicted * 1e3:6.2f} ms, measured {took[name, MIDDLE] * 1e3:6.2f} ms")
+        measured = took[name, MIDDLE]
+        print(f"{name:17} predicted {predicted * 1e3:6.2f}, measured {measured * 1e3:6.2f} ms")
 
 # %% [markdown]
 # Expect the order to be right and the times to be off. Here four ranks share the cores and the memory of one machine: no link
@@ -526,8 +554,8 @@ if solved("02-seconds"):
 recap(
     "02",
     [
-        "The launcher owns RANK, WORLD_SIZE and LOCAL_RANK; the card is the local rank; read them, never write them.",
-        "A hang names itself when there is a timeout: look for the rank that is not waiting; if all wait, look at who sends first.",
-        "A ring sends 2(N-1)/N x S bytes a rank in 2(N-1) steps; one server moves 2(N-1) x S; a tree has the fewest steps.",
+        "The launcher owns RANK, WORLD_SIZE and LOCAL_RANK; the card is the local rank.",
+        "With a timeout a hang says who waits where: look at the rank that does not wait.",
+        "A ring sends 2(N-1)/N x S bytes a rank; one server moves 2(N-1) x S.",
     ],
 )

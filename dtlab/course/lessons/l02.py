@@ -111,9 +111,9 @@ def _named_missing(answer: Any, environ: dict[str, str]) -> list[str]:
     "02-ring",
     todo="send one chunk to the right and add the one from the left, size - 1 times; then pass the sums on",
     hints=(
-        "Which chunk does rank r send in step s? It starts with chunk r and in the next step sends on the one "
-        "that it has just added to. After size - 1 steps it holds the whole sum of chunk r + 1. Post isend and "
-        "irecv first, wait for both after.",
+        "Which chunk does rank r send in step s? It starts with chunk r and in the next step sends on the "
+        "one that it has just added to. After size - 1 steps it holds the whole sum of chunk r + 1. Post "
+        "isend and irecv first, wait for both after.",
         "First half, step s: send chunks[(rank - s) % size], receive into a buffer as long as "
         "chunks[(rank - s - 1) % size], wait for both, add the buffer to that chunk. Second half, step s: "
         "send chunks[(rank + 1 - s) % size] and receive straight into chunks[(rank - s) % size].",
@@ -182,9 +182,8 @@ def _run_ring(answer: Any, sizes: tuple[int, ...]) -> list[dict[int, dict[str, A
     try:
         return launch(_ring_rank, RANKS, answer, sizes, timeout=6, echo=False)
     except RankError as error:
-        if "size doesn't match" in str(
-            error
-        ):  # gloo ends the process when a message is longer than its buffer
+        # gloo ends the process when a message is longer than the buffer that waits for it
+        if "size doesn't match" in str(error):
             raise CheckFailed(
                 f"with {' or '.join(f'{size:,}' for size in sizes)} elements a message met a buffer of "
                 "another length.\nWhere to look: chunks differ in length; a rank must receive the chunk that "
