@@ -157,10 +157,11 @@ class _Server:
         return self.process.poll() is None
 
     def last_words(self) -> str:
-        """The last line that the server wrote before it died."""
+        """What the server wrote before it died: its last line that names an error."""
         self.errors.seek(0)
         lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else f"exit code {self.process.poll()}"
+        named = [line for line in lines if "Error" in line] or lines
+        return named[-1] if named else f"exit code {self.process.poll()}"
 
     def request(self, fds: list[int], rank_environ: dict[str, str]) -> _Served:
         read, write = os.pipe()
