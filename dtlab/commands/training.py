@@ -25,6 +25,7 @@ def train(
     report: Path | None = None,
     max_restarts: int = 0,
     timeout: float | None = None,
+    port: int | None = None,
 ) -> None:
     """Train a model on one or more ranks, and report coverage, AUC, speed and price.
 
@@ -42,6 +43,8 @@ def train(
         How many times a failed group of ranks is started again.
     timeout
         Seconds after which the run is stopped, with the late rank named.
+    port
+        Port on 127.0.0.1 where the ranks meet; by default any free one.
     """
     from dtlab.files import require_writable
     from dtlab.ranks.environment import detect
@@ -51,22 +54,23 @@ def train(
         require_writable(report, "report")
     if nproc is not None and nproc < 1:
         raise UserError(f"nproc = {nproc}: must be at least 1")
-    launched = detect(dict(os.environ)).launcher != "none"
-    if launched:
+    member = detect(dict(os.environ))
+    if member.launcher != "none":
         if nproc is not None:
             raise UserError(f"nproc = {nproc}: the ranks were started by another launcher; leave --nproc out")
         from dtlab.train.job import run
 
         outcome = run(config)
-        if int(os.environ.get("RANK", "0")) != 0:
+        if member.rank != 0:
             return
     else:
         from dtlab.ranks.launcher import launch
         from dtlab.train.job import run
 
         env = {"DTLAB_INTERACTIVE": "1"} if sys.stderr.isatty() else {}
+        ranks = 1 if nproc is None else nproc
         outcome = launch(
-            run, 1 if nproc is None else nproc, config, env=env, max_restarts=max_restarts, timeout=timeout
+            run, ranks, config, env=env, max_restarts=max_restarts, timeout=timeout, port=port
         )[0]
     if report is not None:
         write_json(report, outcome)

@@ -1,5 +1,6 @@
 """Bad input at the command line: one line that names field, value and way out, and exit code 2."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,16 @@ def test_no_ranks_are_refused(capsys, nproc):
     line = refused(capsys, "train", "--nproc", nproc)
     assert "nproc" in line
     assert nproc in line
+
+
+def test_port_in_use_is_named(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused(capsys, "train", "--nproc", "2", "--port", str(port))
+    assert str(port) in line
+    assert "port" in line
 
 
 def test_misspelt_command_offers_the_near_name(capsys):
