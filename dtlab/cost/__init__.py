@@ -5,4 +5,5 @@
 - `billing`: price x time with per-second billing; whole instances; spot beside on-demand.
 - `parameters`, `presets`, `memory`: parameter counts by formula and the bytes that training needs.
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
+- `collectives`: seconds of an all-reduce by the textbook model (lesson 02).
 """
