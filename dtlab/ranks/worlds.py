@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from dtlab.errors import DtlabWarning, UserError
-from dtlab.ranks import agreement, joining, late, leaving, logs, recorder, seeds
+from dtlab.ranks import agreement, late, leaving, logs, meeting, recorder, seeds, stores
 from dtlab.ranks.devices import choose_backend, choose_device
 from dtlab.ranks.environment import Membership, detect, loopback_interface
 
@@ -247,9 +247,9 @@ def _join(
     # Lets the recorder see collectives; where torch reads it at import it was too late, and the stacks must
     # do.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-    store = joining.open_store(m, patience)
-    records, prefix = joining.meet(store, m, patience)
-    m = joining.fill_from_hosts(m, records)
+    store = stores.open_store(m, patience)
+    records, prefix = meeting.meet(store, m, patience)
+    m = meeting.fill_from_hosts(m, records)
     chosen = choose_device(device, m, variables)
     name = choose_backend(backend, chosen)
     restore = _bind_to_interface(m)

@@ -1,32 +1,25 @@
-"""Meeting the other ranks: the store, who has come, whether all run the same versions (lesson 02).
+"""The store through which ranks find each other (lesson 02).
 
-- On one host the store listens on a socket bound to 127.0.0.1; torch's own default listens on every address.
-- A rank that comes twice, a rank that never comes and a rank with other versions are named.
-- Three round trips to the store, so that joining costs about a millisecond.
+- On one host it listens on a socket bound to 127.0.0.1; torch's own default listens on every address.
+- Under torchrun and dtlab the launcher keeps it and every rank is a client; otherwise rank 0 keeps it.
+- A port that another program has, and a rank 0 that was started twice, are named.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import socket
-import sys
 import threading
 import time
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from dtlab.errors import UserError
-from dtlab.ranks import recorder, versions
+from dtlab.ranks import recorder
 from dtlab.ranks.environment import Membership, is_loopback
 
 # A rank that hosts the store keeps it until the process ends: the port stays ours, late peers still find it.
 _stores: dict[tuple[str, int], Any] = {}
-_generations: dict[str, int] = {}
-# Seconds of waiting for ranks after which a line says so.
-_FIRST_WORD = 5.0
 
 
 def open_store(m: Membership, timeout: float) -> Any:
@@ -163,112 +156,17 @@ def _rank_0_runs_already(m: Membership) -> str | None:
         return None
     with contextlib.suppress(Exception):
         prefixed = dist.PrefixStore(f"dtlab/{m.job}", store)
-        if prefixed.check([f"join/{_next_generation(m)}/0"]):
-            prefixed.set("fault", message)
+        if prefixed.check([join_key(1, 0)]):
+            prefixed.set(fault_key(1), message)
             return message
     return None
 
 
-def _next_generation(m: Membership) -> int:
-    return _generations.get(m.job, 0) + 1
+def join_key(generation: int, rank: int) -> str:
+    """Where a rank says that it has come. A process may join, leave and join again: hence the generation."""
+    return f"join/{generation}/{rank}"
 
 
-def meet(store: Any, m: Membership, timeout: float) -> tuple[list[dict[str, Any]], str]:
-    """Wait for all ranks and compare their versions.
-
-    Args:
-        store: from ``open_store``.
-        m: who this process is.
-        timeout: seconds until missing ranks are named.
-
-    Returns:
-        What each rank said about itself, in rank order, and the key prefix of this meeting.
-
-    Raises:
-        UserError: ranks are missing or doubled, or run different versions of torch, CUDA or NCCL.
-    """
-    # A process may join, leave and join again: every meeting has its own keys.
-    generation = _generations[m.job] = _next_generation(m)
-    own = {
-        "rank": m.rank,
-        "size": m.size,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "started": time.time_ns(),
-        "versions": versions.local_versions(),
-    }
-    text = json.dumps(own)
-    keys = [f"join/{generation}/{rank}" for rank in range(m.size)]
-    found = store.compare_set(keys[m.rank], "", text).decode()
-    if found != text:
-        first = json.loads(found)
-        message = (
-            f"rank {m.rank} was started twice: process {first['pid']} on {first['host']} and process "
-            f"{own['pid']} on {own['host']} both have {m.origin.get('rank', 'RANK')}={m.rank} "
-            f"(world size {m.size}). Fix: give each process its own rank"
-        )
-        store.set("fault", message)
-        raise UserError(message)
-    _wait_for_all(store, m, keys, timeout)
-    records = [json.loads(value) for value in store.multi_get(keys)]
-    sizes = {record["size"] for record in records}
-    if len(sizes) > 1:
-        listed = ", ".join(f"rank {record['rank']}: {record['size']}" for record in records)
-        raise UserError(f"the ranks were given different world sizes ({listed}). Fix: one value for all")
-    unequal = versions.differences([record["versions"] for record in records])
-    if unequal:
-        raise UserError(f"the ranks run different versions: {unequal}. Fix: install the same on every host")
-    return records, f"world/{generation}"
-
-
-def _wait_for_all(store: Any, m: Membership, keys: list[str], timeout: float) -> None:
-    begin = time.monotonic()
-    deadline, told = begin + timeout, False
-    pause = 0.0005
-    # check, not wait: a wait that runs out prints C++ warnings and cannot hear of a fault meanwhile
-    while not store.check(keys):
-        if store.check(["fault"]):
-            raise UserError(store.get("fault").decode())
-        if time.monotonic() > deadline:
-            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            if not missing:
-                return
-            raise UserError(_missing(m, missing, timeout))
-        if not told and time.monotonic() > begin + _FIRST_WORD:
-            told = True
-            joined = sum(store.check([key]) for key in keys)
-            name = m.origin.get("size", "WORLD_SIZE")
-            line = f"[Rank {m.rank}] waiting: {joined} of {m.size} ranks joined ({name}={m.size})"
-            print(line, file=sys.stderr, flush=True)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
-
-
-def _missing(m: Membership, missing: list[int], timeout: float) -> str:
-    name = m.origin.get("size", "WORLD_SIZE")
-    value = m.size if name != "SM_HOSTS" else f"{m.size} hosts"
-    listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-    start = "with srun " if m.launcher == "slurm" else ""
-    return (
-        f"{m.size - len(missing)} of {m.size} ranks joined within {timeout:g} s, missing rank {listed} "
-        f"({name}={value}). Fix: start the missing ranks {start}(dtlab.launch and torchrun start all of "
-        f"them), or set {name} to the number of processes you start; for slow ranks: join_timeout=SECONDS"
-    )
-
-
-def fill_from_hosts(m: Membership, records: list[dict[str, Any]]) -> Membership:
-    """Local ranks and nodes for launchers that did not tell them: count the ranks of each host name."""
-    hosts: dict[str, list[int]] = {}
-    for record in records:
-        hosts.setdefault(record["host"], []).append(record["rank"])
-    mine = hosts[records[m.rank]["host"]]
-    changes: dict[str, int] = {}
-    if m.local_rank is None:
-        changes["local_rank"] = mine.index(m.rank)
-    if m.local_size is None:
-        changes["local_size"] = len(mine)
-    if m.num_nodes is None:
-        changes["num_nodes"] = len(hosts)
-    if m.node_rank is None:
-        changes["node_rank"] = list(hosts).index(records[m.rank]["host"])
-    return replace(m, **changes)  # type: ignore[arg-type]
+def fault_key(generation: int) -> str:
+    """Where the reason is kept for which this meeting failed."""
+    return f"fault/{generation}"
