@@ -7,32 +7,27 @@
 """
 
 import contextlib
-import inspect
 import itertools
 import os
-import shutil
 import socket
 import sys
-import tempfile
-import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dtlab.errors import DtlabWarning, UserError
 from dtlab.ranks import payload, processes, variables
+from dtlab.ranks.log_folder import log_folder
 from dtlab.ranks.output import say
+from dtlab.ranks.plan import Plan, check, threads
 from dtlab.ranks.report import RankError
 from dtlab.ranks.supervise import Run
 from dtlab.ranks.verdict import rank_error, timeout_error, to_blame
 from dtlab.ranks.worker import Descriptors
 
 __all__ = ["RankError", "RankResults", "launch"]
-
-_KEPT_FOLDERS = 20  # logs of the last launches without log_dir; all are removed when this process ends
 
 
 class RankResults(list[Any]):
@@ -59,26 +54,6 @@ class RankResults(list[Any]):
         self.log_files = log_files
         self.seconds = seconds
         self.restarts = restarts
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A checked call of launch."""
-
-    nproc: int
-    nnodes: int
-    timeout: float | None
-    port: int
-    method: str
-    environ: dict[str, str]
-    log_dir: Path | None
-    echo: bool
-    max_restarts: int
-    seed: int
-
-    @property
-    def world_size(self) -> int:
-        return self.nproc * self.nnodes
 
 
 def launch(
@@ -132,10 +107,10 @@ def launch(
         >>> list(dtlab.launch(add, 2, 10))
         [10, 11]
     """
-    plan = _check(fn, nproc, nnodes, timeout, port, start_method, env, log_dir, echo, max_restarts, seed)
+    plan = check(fn, nproc, nnodes, timeout, port, start_method, env, log_dir, echo, max_restarts, seed)
     call = payload.pack(fn, args, kwargs)
     left = timeout
-    with _listener(plan.port) as first_socket, _folder(plan.log_dir) as folder, _starter(plan) as starter:
+    with _listener(plan.port) as first_socket, log_folder(plan.log_dir) as folder, _starter(plan) as starter:
         listener: socket.socket | None = first_socket
         launch_id = uuid.uuid4().hex[:12]
         for restart in itertools.count():
@@ -159,7 +134,7 @@ def launch(
 
 
 def _attempt(
-    plan: _Plan,
+    plan: Plan,
     call: bytes,
     listener: socket.socket,
     folder: Path,
@@ -176,7 +151,7 @@ def _attempt(
         "sys_path": sys.path,
         "argv": sys.argv,
         "sources": payload.cell_sources(),
-        "threads": _threads(plan),
+        "threads": threads(plan),
         "seed": plan.seed,
         "stacks": str(folder / "rank{rank}.stacks"),
     }
@@ -238,7 +213,7 @@ def _restarts_in_words(used: int, allowed: int, hopeless: bool) -> str:
 class _Starter:
     """Starts ranks in the way that the plan asks for."""
 
-    def __init__(self, plan: _Plan) -> None:
+    def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.server = None
         if plan.method == "forkserver":
@@ -274,64 +249,12 @@ class _Starter:
 
 
 @contextlib.contextmanager
-def _starter(plan: _Plan) -> Iterator[_Starter]:
+def _starter(plan: Plan) -> Iterator[_Starter]:
     starter = _Starter(plan)
     try:
         yield starter
     finally:
         starter.close()
-
-
-def _check(
-    fn: Any, nproc: Any, nnodes: Any, timeout: Any, port: Any, start_method: Any, env: Any, log_dir: Any,
-    echo: bool, max_restarts: Any, seed: Any,
-) -> _Plan:  # fmt: skip
-    if sys.platform == "win32":
-        raise UserError("launch: native Windows is not supported; run in WSL 2")
-    if not callable(fn):
-        raise UserError(f"fn: {fn!r} is not a function")
-    if inspect.iscoroutinefunction(fn):
-        raise UserError(f"fn: {fn.__name__} is a coroutine function; wrap it in one that calls asyncio.run")
-    for name, value, least in (("nproc", nproc, 1), ("nnodes", nnodes, 1), ("max_restarts", max_restarts, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UserError(f"{name}: {value!r} is not a whole number of {least} or more")
-    if timeout is not None and (
-        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0
-    ):
-        raise UserError(f"timeout: {timeout!r} is not a number of seconds above 0; leave it out for no limit")
-    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536):
-        raise UserError(f"port: {port!r} is not a port number from 0 to 65535; leave it out for a free one")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise UserError(f"seed: {seed!r} is not a whole number")
-    method = start_method or processes.default_method()
-    if method not in processes.METHODS:
-        raise UserError(f"start_method: {method!r} is not one of {', '.join(processes.METHODS)}")
-    if method == "fork":
-        _refuse_fork_after_cuda()
-    from dtlab.ranks.environment import loopback_interface
-
-    return _Plan(
-        nproc=nproc,
-        nnodes=nnodes,
-        timeout=timeout,
-        port=port or 0,
-        method=method,
-        environ=variables.common(env, loopback_interface()),
-        log_dir=None if log_dir is None else Path(log_dir),
-        echo=echo,
-        max_restarts=max_restarts,
-        seed=seed,
-    )
-
-
-def _refuse_fork_after_cuda() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        raise UserError(
-            "start_method: 'fork' cannot be used because CUDA is already initialised in this process "
-            "(torch.cuda.is_initialized() is True) and a forked rank could not use it; restart the kernel "
-            "and move all CUDA calls into the function, or use start_method='spawn' or 'forkserver'"
-        )
 
 
 def _bind(port: int) -> socket.socket:
@@ -359,48 +282,3 @@ def _host_store(listener: socket.socket) -> Any:
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach(),
         timeout=timedelta(seconds=60),
     )  # fmt: skip
-
-
-def _threads(plan: _Plan) -> int:
-    """Threads for torch in each rank: the cores shared out, unless the user says otherwise."""
-    if plan.method == "fork":
-        return 1  # OpenMP's threads do not survive a fork, and a parallel region would wait for them
-    asked = plan.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // plan.world_size)
-
-
-_folders_lock = threading.Lock()
-_folders: list[Path] = []
-_base: tempfile.TemporaryDirectory[str] | None = None
-_base_owner = 0
-
-
-@contextlib.contextmanager
-def _folder(log_dir: Path | None) -> Iterator[Path]:
-    """Where the ranks' files go."""
-    global _base, _base_owner
-    if log_dir is not None:
-        try:
-            log_dir.mkdir(parents=True, exist_ok=True)
-            (log_dir / "rank0.log").touch()
-        except OSError as error:
-            raise UserError(
-                f"log_dir: {log_dir} cannot be written ({error.strerror}); give another folder"
-            ) from None
-        yield log_dir.absolute()
-        return
-    with _folders_lock:
-        if _base is None or _base_owner != os.getpid():
-            _base, _base_owner = (
-                tempfile.TemporaryDirectory(prefix="dtlab-", ignore_cleanup_errors=True),
-                os.getpid(),
-            )
-            _folders.clear()
-        folder = Path(tempfile.mkdtemp(prefix="launch-", dir=_base.name))
-        _folders.append(folder)
-        while len(_folders) > _KEPT_FOLDERS:
-            shutil.rmtree(_folders.pop(0), ignore_errors=True)
-    yield folder

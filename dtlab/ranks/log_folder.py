@@ -1,0 +1,46 @@
+"""The folder in which a launch keeps its ranks' output."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from dtlab.errors import UserError
+
+_KEPT_FOLDERS = 20  # logs of the last launches without log_dir; all are removed when this process ends
+
+_folders_lock = threading.Lock()
+_folders: list[Path] = []
+_base: tempfile.TemporaryDirectory[str] | None = None
+_base_owner = 0
+
+
+@contextlib.contextmanager
+def log_folder(log_dir: Path | None) -> Iterator[Path]:
+    """Where the ranks' files go."""
+    global _base, _base_owner
+    if log_dir is not None:
+        try:
+            log_dir.mkdir(parents=True, exist_ok=True)
+            (log_dir / "rank0.log").touch()
+        except OSError as error:
+            raise UserError(
+                f"log_dir: {log_dir} cannot be written ({error.strerror}); give another folder"
+            ) from None
+        yield log_dir.absolute()
+        return
+    with _folders_lock:
+        if _base is None or _base_owner != os.getpid():
+            _base, _base_owner = (
+                tempfile.TemporaryDirectory(prefix="dtlab-", ignore_cleanup_errors=True),
+                os.getpid(),
+            )
+            _folders.clear()
+        folder = Path(tempfile.mkdtemp(prefix="launch-", dir=_base.name))
+        _folders.append(folder)
+        while len(_folders) > _KEPT_FOLDERS:
+            shutil.rmtree(_folders.pop(0), ignore_errors=True)
+    yield folder

@@ -1,0 +1,94 @@
+"""The checked arguments of launch: a refusal is one line that names the field, the value and the way out."""
+
+import inspect
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dtlab.errors import UserError
+from dtlab.ranks import processes, variables
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked call of launch."""
+
+    nproc: int
+    nnodes: int
+    timeout: float | None
+    port: int
+    method: str
+    environ: dict[str, str]
+    log_dir: Path | None
+    echo: bool
+    max_restarts: int
+    seed: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nproc * self.nnodes
+
+
+def check(
+    fn: Any, nproc: Any, nnodes: Any, timeout: Any, port: Any, start_method: Any, env: Any, log_dir: Any,
+    echo: bool, max_restarts: Any, seed: Any,
+) -> Plan:  # fmt: skip
+    if sys.platform == "win32":
+        raise UserError("launch: native Windows is not supported; run in WSL 2")
+    if not callable(fn):
+        raise UserError(f"fn: {fn!r} is not a function")
+    if inspect.iscoroutinefunction(fn):
+        raise UserError(f"fn: {fn.__name__} is a coroutine function; wrap it in one that calls asyncio.run")
+    for name, value, least in (("nproc", nproc, 1), ("nnodes", nnodes, 1), ("max_restarts", max_restarts, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UserError(f"{name}: {value!r} is not a whole number of {least} or more")
+    if timeout is not None and (
+        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0
+    ):
+        raise UserError(f"timeout: {timeout!r} is not a number of seconds above 0; leave it out for no limit")
+    if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536):
+        raise UserError(f"port: {port!r} is not a port number from 0 to 65535; leave it out for a free one")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise UserError(f"seed: {seed!r} is not a whole number")
+    method = start_method or processes.default_method()
+    if method not in processes.METHODS:
+        raise UserError(f"start_method: {method!r} is not one of {', '.join(processes.METHODS)}")
+    if method == "fork":
+        _refuse_fork_after_cuda()
+    from dtlab.ranks.environment import loopback_interface
+
+    return Plan(
+        nproc=nproc,
+        nnodes=nnodes,
+        timeout=timeout,
+        port=port or 0,
+        method=method,
+        environ=variables.common(env, loopback_interface()),
+        log_dir=None if log_dir is None else Path(log_dir),
+        echo=echo,
+        max_restarts=max_restarts,
+        seed=seed,
+    )
+
+
+def _refuse_fork_after_cuda() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise UserError(
+            "start_method: 'fork' cannot be used because CUDA is already initialised in this process "
+            "(torch.cuda.is_initialized() is True) and a forked rank could not use it; restart the kernel "
+            "and move all CUDA calls into the function, or use start_method='spawn' or 'forkserver'"
+        )
+
+
+def threads(plan: Plan) -> int:
+    """Threads for torch in each rank: the cores shared out, unless the user says otherwise."""
+    if plan.method == "fork":
+        return 1  # OpenMP's threads do not survive a fork, and a parallel region would wait for them
+    asked = plan.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // plan.world_size)
