@@ -1,0 +1,91 @@
+"""The learning rate and the global batch: none, linear and square-root rule (lesson 05).
+
+The global batch of one optimizer step is micro-batch x data-parallel ranks x accumulated micro-batches, each
+counted once. Ranks of one pipeline or tensor-parallel group share their samples and do not count.
+
+- linear: rate x (global batch / base batch). Goyal et al., arXiv 1706.02677, section 2.1; argued for SGD.
+- sqrt: rate x sqrt(global batch / base batch). Malladi et al., arXiv 2205.10287; for Adam and RMSprop.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from dtlab.errors import DtlabWarning, UserError
+
+RULES = ("none", "linear", "sqrt")
+_ADAPTIVE = ("adam", "rmsprop", "adagrad")
+
+
+def effective_batch(micro_batch: int, num_ranks: int = 1, accumulation: int = 1) -> int:
+    """Samples of one optimizer step over all ranks: what the scaling rules call the global batch.
+
+    Args:
+        micro_batch: samples of one forward on one rank.
+        num_ranks: data-parallel ranks.
+        accumulation: micro-batches between two optimizer steps.
+
+    Raises:
+        UserError: one of them is below 1.
+
+    >>> effective_batch(8, num_ranks=4, accumulation=2)
+    64
+    """
+    for name, value in (
+        ("micro_batch", micro_batch),
+        ("num_ranks", num_ranks),
+        ("accumulation", accumulation),
+    ):
+        if value < 1:
+            raise UserError(f"{name} = {value!r}: must be at least 1")
+    return micro_batch * num_ranks * accumulation
+
+
+def scaled_lr(
+    base_lr: float, rule: str, base_batch: int | None, global_batch: int, optimizer: Any = "sgd"
+) -> float:
+    """The rate for ``global_batch`` when ``base_lr`` was chosen for ``base_batch``.
+
+    Args:
+        base_lr: a positive rate.
+        rule: "none", "linear" or "sqrt".
+        base_batch: samples per optimizer step for which ``base_lr`` is right; None is fine for "none".
+        global_batch: samples per optimizer step now, see :func:`effective_batch`.
+        optimizer: a name, an optimizer or its class. "linear" with an adaptive one gives a DtlabWarning.
+
+    Raises:
+        UserError: an unknown rule (the message lists the known ones), a batch or rate that is not positive.
+
+    >>> scaled_lr(1e-3, "linear", 32, 128), scaled_lr(1e-3, "sqrt", 32, 128)
+    (0.004, 0.002)
+    """
+    if rule not in RULES:
+        raise UserError(f"scaling = {rule!r}: unknown rule; choose none, linear or sqrt")
+    if not (math.isfinite(base_lr) and base_lr > 0):
+        raise UserError(f"base_lr = {base_lr!r}: must be a positive number")
+    if global_batch < 1:
+        raise UserError(f"global_batch = {global_batch!r}: must be at least 1 sample")
+    if rule == "none":
+        return base_lr
+    if base_batch is None or base_batch < 1:
+        raise UserError(
+            f"base_batch = {base_batch!r}: scaling {rule!r} needs the batch for which the rate was chosen"
+        )
+    name = _name_of(optimizer)
+    if rule == "linear" and any(part in name.lower() for part in _ADAPTIVE):
+        warnings.warn(
+            f"scaling = 'linear' with {name}: the linear rule was argued for SGD; for {name} take 'sqrt', or "
+            "say why not",
+            DtlabWarning,
+            stacklevel=2,
+        )
+    factor = global_batch / base_batch
+    return base_lr * (factor if rule == "linear" else math.sqrt(factor))
+
+
+def _name_of(optimizer: Any) -> str:
+    if isinstance(optimizer, str):
+        return optimizer
+    return optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
