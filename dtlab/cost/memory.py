@@ -188,7 +188,8 @@ def training_bytes(
     }
     unknown: list[str] = []
     if precision == "amp":
-        items["cast copies"] = found.parameters * 2
+        # Looking up an embedding is not cast by autocast: a table keeps its fp32 rows and gets no copy.
+        items["cast copies"] = (found.parameters - found.table_parameters) * 2
     element: Literal[2, 4] = 4 if precision == "fp32" else 2
     if found.family == "unstated":
         unknown.append(f"activations: {found.note}")

@@ -1,0 +1,273 @@
+"""Checks of lesson 01: bytes of one rank, the parts of a step, what a step is bound by, the speed-up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dtlab.course.checks import CheckFailed, Checks, exercise
+from dtlab.course.lessons.l01_traces import recorded_traces
+
+PARTS = ("data", "compute", "sync")
+
+
+@exercise(
+    "01-memory",
+    todo="return the bytes of one rank by item: parameters, gradients, optimizer, activations, buckets",
+    hints=(
+        "Four bytes a number in FP32. Which items grow with the micro-batch, and which with the "
+        "number of ranks? "
+        "Data parallel keeps a whole replica on every rank.",
+        "parameters and gradients are 4 * parameters each, optimizer is moments times that, activations are "
+        "per_sample * micro_batch, buckets are 4 * parameters when ranks > 1 and 0 otherwise. "
+        "Divide nothing.",
+    ),
+    references=(
+        "dtlab.cost.memory.training_bytes",
+        "dtlab.cost.memory.state_bytes",
+        "dtlab.cost.memory.state_bytes_per_parameter",
+    ),
+)
+def memory(checks: Checks, answer: Any) -> None:
+    """Four trainings: one rank, eight ranks, another optimizer, none."""
+    look = {
+        "parameters": (
+            "4 bytes each, and a full copy on every rank: data parallel divides the data, not the model"
+        ),
+        "gradients": "one FP32 number for each parameter, on every rank",
+        "optimizer": "`moments` FP32 numbers for each parameter: Adam 2, momentum 1, plain SGD 0",
+        "activations": "bytes of one sample times the samples in one forward pass of this rank",
+        "buckets": (
+            "DDP copies the gradients into buckets before it sends them; one rank has nobody to send to"
+        ),
+    }
+    cases: tuple[tuple[str, tuple[int, int, int], dict[str, int]], ...] = (
+        ("BERT-large, 1 rank", (335_141_888, 2_264_924_160, 4), {}),
+        ("BERT-large, 8 ranks", (335_141_888, 2_264_924_160, 4), {"ranks": 8}),
+        ("ResNet-50 with momentum, 2 ranks", (25_557_032, 85_900_000, 32), {"moments": 1, "ranks": 2}),
+        ("a table with plain SGD, 1 rank", (1_000_000, 4_096, 256), {"moments": 0}),
+    )
+    for name, arguments, named in cases:
+        got = _dict(answer(*arguments, **named), tuple(look))
+        right = _right_memory(*arguments, **named)
+        for item in look:
+            if not _same_integer(got[item], right[item]):
+                checks.integer(f"{name}: bytes of {item}", got[item], right[item], look=look[item])
+        checks.integer(f"{name}: bytes in all", sum(got.values()), sum(right.values()))
+
+
+def _right_memory(
+    parameters: int, per_sample: int, micro_batch: int, moments: int = 2, ranks: int = 1
+) -> dict[str, int]:
+    weights = 4 * parameters
+    return {
+        "parameters": weights,
+        "gradients": weights,
+        "optimizer": moments * weights,
+        "activations": per_sample * micro_batch,
+        "buckets": weights if ranks > 1 else 0,
+    }
+
+
+class _Clock:
+    """A clock that moves only when a part of the step works. Microseconds, as integers."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class _Part:
+    """A part that takes a given time at each call and remembers what it was handed."""
+
+    def __init__(self, clock: _Clock, name: str, takes: list[int]) -> None:
+        self.clock, self.name, self.takes = clock, name, takes
+        self.handed: list[Any] = []
+
+    def __call__(self, *arguments: Any) -> str:
+        step = len(self.handed)
+        if step >= len(self.takes):
+            raise CheckFailed(
+                f"{self.name} was called more than {len(self.takes)} times.\nWhere to look: {_ONCE}."
+            )
+        self.handed.append(arguments[0] if arguments else None)
+        self.clock.now += self.takes[step]
+        return f"{self.name} of step {step}"
+
+
+_ONCE = "each part is called once in each of `steps` steps"
+
+
+@exercise(
+    "01-split",
+    todo="run the steps, read the clock between the parts, return one dict of data, compute and sync a step",
+    hints=(
+        "Read the clock four times in a step: before reading, after it, after computing, after "
+        "syncing. The result "
+        "of read() goes into compute, the result of compute into sync.",
+        "began = clock(); batch = read(); have_data = clock(); gradient = compute(batch); "
+        "computed = clock(); "
+        "sync(gradient); done = clock(); then append the three differences, and return the list "
+        "after the loop.",
+    ),
+)
+def split(checks: Checks, answer: Any) -> None:
+    """On a clock that only the parts move: calls, microseconds of every part, and what is handed on."""
+    takes: dict[str, list[int]] = {
+        "data": [9_000, 310, 40_000, 270, 290],
+        "compute": [2_100, 700, 650, 810, 5],
+        "sync": [400, 12_000, 0, 33, 1_900],
+    }
+    look = {
+        "data": "clock() before read() and after it",
+        "compute": "from the moment when the batch is there to the moment when the gradient is there",
+        "sync": "from the moment when the gradient is there to the end of sync",
+    }
+    for steps in (3, 5):
+        clock = _Clock()
+        read, compute, sync = (_Part(clock, name, takes[name][:steps]) for name in PARTS)
+        trace = answer(read, compute, sync, steps, clock)
+        for part in (read, compute, sync):
+            if trace is not None and trace is not ...:
+                checks.integer(f"{steps} steps: calls of {part.name}", len(part.handed), steps, look=_ONCE)
+        rows = _list(trace)
+        checks.integer(f"{steps} steps: entries in the trace", len(rows), steps, look="one dict a step")
+        for step, row in enumerate(rows):
+            parts = _dict(row, PARTS)
+            for name in PARTS:
+                right = takes[name][step]
+                what = f"{steps} steps: microseconds of {name} in step {step}"
+                if not _same_integer(parts[name], right):
+                    checks.integer(
+                        what, parts[name], right, look=look[name] + "; use the clock that is handed in"
+                    )
+        checks.integer(f"{steps} steps: microseconds in the trace", _sum(rows), clock.now - 1_000_000)
+        handed_on = {
+            "compute gets what read gave": (compute.handed, read.name),
+            "sync gets what compute gave": (sync.handed, compute.name),
+        }
+        for what, (handed, source) in handed_on.items():
+            right_ones = [f"{source} of step {step}" for step in range(steps)]
+            if handed != right_ones:
+                raise CheckFailed(f"{what}: got {handed[0]!r} in the first step.\nWhere to look: pass it on.")
+    checks.true("each part gets what the part before it gave", True)
+
+
+@exercise(
+    "01-bound",
+    todo="return data, compute and sync of the typical step, and what the step is bound by",
+    hints=(
+        "zip(*trace) gives, for each step, the steps of all ranks. Which of them waited least in sync? "
+        "min(..., key=lambda step: step['sync']). Leave out the first step.",
+        "last = [min(step, key=lambda one: one['sync']) for step in zip(*trace)][1:]; then for each part "
+        "statistics.median_low(one[part] for one in last); the part with the largest median names the bound.",
+    ),
+)
+def bound(checks: Checks, answer: Any) -> None:
+    """Four recorded jobs: the three medians in microseconds, then the name."""
+    found = {name: _dict(answer(trace), (*PARTS, "bound")) for name, trace in recorded_traces().items()}
+    look = (
+        "in each step the rank with the least sync came last, its three parts are the step; "
+        "leave out step 0; "
+        "median_low over the others, for each part by itself"
+    )
+    right = {name: _right_bound(trace) for name, trace in recorded_traces().items()}
+    for name, got in found.items():
+        for part in PARTS:
+            if not _same_integer(got[part], right[name][part]):
+                checks.integer(
+                    f"trace {name}: microseconds of {part}", got[part], right[name][part], look=look
+                )
+        checks.integer(f"trace {name}: microseconds of the typical step", _sum([got]), _sum([right[name]]))
+    for name, got in found.items():
+        checks.equal(
+            f"what trace {name} is bound by",
+            got["bound"],
+            right[name]["bound"],
+            look="the longest of the three names it: 'input-bound', 'compute-bound' or 'communication-bound'",
+        )
+
+
+def _right_bound(trace: list[list[dict[str, int]]]) -> dict[str, Any]:
+    from statistics import median_low
+
+    from dtlab.cost.scaling import classify_step
+
+    last = [min(step, key=lambda one: one["sync"]) for step in zip(*trace, strict=True)][1:]
+    parts = {part: median_low(one[part] for one in last) for part in PARTS}
+    return {**parts, "bound": classify_step(*(parts[part] for part in PARTS))}
+
+
+@exercise(
+    "01-speedup",
+    todo="return rows per second on n ranks over rows per second on one",
+    hints=(
+        "Write down the seconds of one step on one rank, then on n ranks. In one step n ranks "
+        "train on n times "
+        "as many rows.",
+        "one = data + compute; many = (n * data if shared else data) + compute + (sync if n > 1 else 0); the "
+        "speed-up is n * one / many.",
+    ),
+    references=(
+        "dtlab.cost.scaling.predict_speedup",
+        "dtlab.cost.scaling.step_seconds",
+        "dtlab.cost.scaling.amdahl",
+    ),
+)
+def speedup(checks: Checks, answer: Any) -> None:
+    """Three jobs on 1, 2, 4 and 8 ranks, in thousandths."""
+    from dtlab.cost.scaling import predict_speedup
+
+    jobs = {
+        "one disk for all": (0.010, 0.001, 0.0005, True),
+        "a disk each": (0.010, 0.001, 0.0005, False),
+        "much computing, slow network": (0.001, 0.040, 0.020, False),
+        "half and half, one disk": (0.020, 0.020, 0.002, True),
+    }
+    for name, (data, compute, sync, shared) in jobs.items():
+        for n in (1, 2, 4, 8):
+            got = answer(n, data, compute, sync, shared)
+            is_number = isinstance(got, int | float) and not isinstance(got, bool)
+            thousandths = round(got * 1000) if is_number else got
+            right = round(predict_speedup(data, compute, sync, n, shared) * 1000)
+            if n == 8 or not _same_integer(thousandths, right):
+                ranks = "1 rank" if n == 1 else f"{n} ranks"
+                what = f"{name}, {ranks}: thousandths of the speed-up"
+                checks.integer(what, thousandths, right, look=_speedup_look(n))
+
+
+def _speedup_look(n: int) -> str:
+    if n == 1:
+        return "one rank has nobody to synchronise with, and is exactly as fast as itself"
+    return (
+        "rows per second, not seconds: n ranks train on n times as many rows in one step; a "
+        "shared disk serves "
+        "the ranks one after another, a disk each at the same time; sync is paid by more than one rank"
+    )
+
+
+def _same_integer(got: Any, right: int) -> bool:
+    return isinstance(got, int) and not isinstance(got, bool) and got == right
+
+
+def _sum(rows: list[Any]) -> int:
+    return sum(row[part] for row in rows for part in PARTS)
+
+
+def _list(got: Any) -> list[Any]:
+    if got is None or got is ...:
+        raise NotImplementedError
+    if not isinstance(got, list | tuple):
+        raise CheckFailed(f"the trace is {got!r}: give a list with one dict a step.")
+    return list(got)
+
+
+def _dict(got: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+    """The answer as a dict with these keys; a stub says so, anything else is refused with the keys."""
+    if got is None or got is ...:
+        raise NotImplementedError
+    if not isinstance(got, dict) or set(got) != set(keys):
+        has = f"the keys {', '.join(map(repr, got))}" if isinstance(got, dict) else repr(got)
+        raise CheckFailed(f"got {has}: give a dict with the keys {', '.join(map(repr, keys))}.")
+    return got
