@@ -43,6 +43,7 @@ class Job:
 
     def backward(self, step: int) -> None:
         batch = self.batches[step % len(self.batches)]
+        assert batch.labels is not None
         logits = self.model(batch.categorical, batch.dense)
         F.binary_cross_entropy_with_logits(logits, batch.labels).backward()
 

@@ -34,7 +34,9 @@ _FACTORS = {
 }
 
 
-def wire_bytes(op: str, payload: int, size: int, *, is_root: bool = False, own_part: int | None = None) -> int:
+def wire_bytes(
+    op: str, payload: int, size: int, *, is_root: bool = False, own_part: int | None = None
+) -> int:
     """Bytes that one of ``size`` ranks sends in ``op`` when it gives ``payload`` bytes; rounded to a byte.
 
     ``own_part``: bytes of an all_to_all that stay on the rank (default: an equal share). ``KeyError`` for an

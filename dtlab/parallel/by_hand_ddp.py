@@ -57,7 +57,7 @@ class HandDDP(nn.Module):
         self.all_reduces = 0
         """Gradient all-reduces started so far: one for each bucket and due backward."""
         self.communication_seconds = 0.0
-        """Seconds spent waiting for all-reduces at the end of backwards: what was not hidden behind computing."""
+        """Seconds spent waiting for all-reduces at the end of backwards: what computing did not hide."""
         broadcast_state(module, group)
         self._changing = mutable_buffers(module)
         self._buckets = _fill_buckets(module, bucket_mb)
