@@ -3,7 +3,7 @@
 #
 # An epoch of a recommender took 142 minutes on one card, so it was moved to four cards and then to eight. By the author's
 # own figures about 33 of the 142 minutes were spent waiting for a disk, which no number of cards makes faster: eight
-# cards on that disk would have paid $22 an epoch where the same eight with a cache paid $8.
+# cards on that disk would have paid 22 dollars an epoch where the same eight with a cache paid 8.
 #
 # What do more ranks make faster, what not, and how do you know before you pay?
 #
@@ -51,7 +51,12 @@ goal(
 ask = predict(
     "01-ranks",
     "Four ranks instead of one on that disk: how many times the rows per second?",
-    ["4x: there are four of them", "about 3.2x: communication takes its share", "about 1x", "about 0.25x: they share it"],
+    [
+        "4x: there are four of them",
+        "about 3.2x: communication takes its share",
+        "about 1x",
+        "about 0.25x: they share it",
+    ],
 )
 
 # %% [markdown]
@@ -111,7 +116,10 @@ for n, rows in measured.items():
 assert measured[4] < 1.5 * RATE, "four ranks got more rows than the disk has"
 
 # %%
-ask.reveal("c", because="The disk gives 1,600 rows a second to one rank or to four. More ranks divide the rows, they add none.")
+ask.reveal(
+    "c",
+    because="The disk gives 1,600 rows a second, to one rank or to four. More ranks divide the rows, they add none.",
+)
 
 # %% [markdown]
 # Nothing failed, and no message came. Each of the four ranks worked, and the bill of four was paid.
@@ -141,7 +149,8 @@ P = 256 * 256 + 256
 for n in (1, 2):
     for rank, items in enumerate(launch(held, n, timeout=30, echo=False)):
         total = sum(items.values())
-        print(f"rank {rank} of {n}: {items}, together {total:,} = {total // P} bytes for each of {P:,} parameters")
+        print(f"rank {rank} of {n}: {items}")
+        print(f"  together {total:,} bytes = {total // P} for each of {P:,} parameters")
         assert total == 16 * P
 
 # %% [markdown]
@@ -171,8 +180,9 @@ memory_explorer()
 for name in ("ResNet-50", "BERT-large", "S3 multimodal 320M", "S4 DeepFM 1M x 1024", "GPT-3 175B"):
     need = memory.training_bytes(name, 4)
     card = smallest_card(need.total) or "no card"
-    known = "activations unknown" if need.unknown else card
-    print(f"{name:20} {PRESETS[name].parameters / 1e6:9,.0f}M  {need.total / 1e9:8.1f} GB, most: {need.largest:11}  {known}")
+    fits = "activations unknown" if need.unknown else card
+    size = f"{PRESETS[name].parameters / 1e6:9,.0f}M  {need.total / 1e9:8.1f} GB"
+    print(f"{name:20} {size}, most: {need.largest:11}  {fits}")
 
 # %% [markdown]
 # S0: "a V100 with 32 GB holds about 300M FP32 parameters". The arithmetic, with the card's own bytes:
@@ -211,11 +221,12 @@ assert 18 > sold.gpu_memory_gb
 
 # %% tags=["nbval-check-output"]
 t4 = cards()["T4 16 GiB"]
+print(f"a T4 has {t4 / 1e9:.2f} GB")
 for precision in ("fp32", "amp"):
     need = memory.training_bytes("S4 DeepFM 1M x 1024", 256, precision=precision)
     states = sum(need.items[item] for item in ("parameters", "gradients", "optimizer"))
-    print(f"{precision:5} states {states / 1e9:.2f} GB, activations {need.items['activations'] / 1e9:.2f} GB, "
-          f"a T4 has {t4 / 1e9:.2f} GB: {need.verdict(t4)}")  # fmt: skip
+    kept = need.items["activations"]
+    print(f"{precision:5} states {states / 1e9:.2f} GB, activations {kept / 1e9:.2f} GB: {need.verdict(t4)}")
 print(f"rows split over 4 T4: {states / 4 / 1e9:.2f} GB of states each")
 assert need.verdict(t4) == "does not fit"
 
@@ -382,8 +393,8 @@ else:
 def speedup(n, data, compute, sync, shared):
     """Rows per second on `n` ranks, divided by rows per second on one.
 
-    `data` and `compute` are seconds of one rank's step; `sync` is the sync among n ranks; `shared` says whether all
-    ranks read from one disk. Reading and computing do not overlap.
+    `data` and `compute` are seconds of one rank's step, `sync` is the sync among n ranks. `shared` says
+    whether all ranks read from one disk. Reading and computing do not overlap.
     """
     ### BEGIN SOLUTION
     one = data + compute
@@ -416,8 +427,9 @@ if predictions:
     print(f"a disk each, 4 ranks: 4 x ({d:.4f} + {c:.4f}) / ({d:.4f} + {c:.4f} + {s:.4f})")
     for shared, runs in ((True, measured), (False, own)):
         for n in (2, 4):
-            kind = "one disk for all" if shared else "a disk each"
-            print(f"{kind:17} {n} ranks: predicted {speedup(n, d, c, s, shared):.2f}x, measured {runs[n] / runs[1]:.2f}x")
+            told = f"{'one disk for all' if shared else 'a disk each':17} {n} ranks"
+            told += f": predicted {speedup(n, d, c, s, shared):.2f}x"
+            print(f"{told}, measured {runs[n] / runs[1]:.2f}x")
 show(throughput_figure(own))
 
 # %% [markdown]
@@ -437,8 +449,8 @@ amdahl_explorer(share, {n: rows / measured[1] for n, rows in measured.items()})
 
 # %% tags=["nbval-check-output"]
 for n, claimed in ((2, 1.8), (4, 3.2), (8, 5.6)):
-    print(f"{claimed}x on {n}: f = ({n}/{claimed} - 1) / ({n} - 1) = {scaling.implied_serial_share(claimed, n):.3f}, "
-          f"efficiency {claimed / n:.0%}")  # fmt: skip
+    f = scaling.implied_serial_share(claimed, n)
+    print(f"{claimed}x on {n}: f = ({n}/{claimed} - 1) / ({n} - 1) = {f:.3f}, efficiency {claimed / n:.0%}")
 
 # %% [markdown]
 # Three different shares: these runs are not held back by one serial part. What grows with the ranks there is
@@ -452,7 +464,8 @@ for n, claimed in ((2, 1.8), (4, 3.2), (8, 5.6)):
 as_it_is = measured[1]
 from_memory = launch(rows_per_second, 1, [None], timeout=30)[0]
 half_network = launch(rows_per_second, 1, [one_disk], width=32, timeout=30)[0]
-print(f"as it is: 1.00x; rows from memory: {from_memory / as_it_is:.2f}x; half the network: {half_network / as_it_is:.2f}x")
+print(f"as it is: 1.00x; rows from memory: {from_memory / as_it_is:.2f}x")
+print(f"half the network: {half_network / as_it_is:.2f}x")
 assert from_memory > as_it_is, "the disk was not what this job waited for"
 
 # %% [markdown]
