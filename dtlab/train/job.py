@@ -22,6 +22,7 @@ from dtlab.parallel.ddp import unwrap
 from dtlab.ranks.seeds import seed_everything
 from dtlab.ranks.worlds import World, world
 from dtlab.train.config import TrainConfig
+from dtlab.train.meter import Reading
 from dtlab.train.metrics import Metrics
 from dtlab.train.package import build_model, save_package
 from dtlab.train.record import Record, environment, git_state, new_run_folder
@@ -164,11 +165,16 @@ class _Run:
             engine=config.run.engine,
             log_every=config.run.log_every,
             on_batch=lambda batch: coverage.add(batch.ids),
-            on_reading=lambda reading: self.record.write("reading", **asdict(reading)),
+            on_reading=self._read,
         )
         table = dataset.train.to(self.world.device, dtype=getattr(torch, config.run.dtype))
         sampler = GlobalBatchSampler(len(table), config.optim.global_batch, seed=config.run.seed)
         return trainer, Loader(table, sampler, prefetch=config.run.prefetch), coverage
+
+    def _read(self, reading: Reading) -> None:
+        self.record.write("reading", **asdict(reading))
+        if self.world.is_main:
+            self.world.log.info("%s", reading)
 
     def _pass(
         self, trainer: Trainer, loader: Loader, coverage: Coverage, label: str, max_steps: int | None = None

@@ -24,6 +24,13 @@ class Reading:
     wait_share: float
     communication_share: float
 
+    def __str__(self) -> str:
+        return (
+            f"step {self.step}: {self.samples_per_second:,.0f} samples/s, peak memory "
+            f"{self.memory_bytes / 1e9:.2f} GB, {self.communication_share:.0%} communication, "
+            f"{self.wait_share:.0%} waiting for data"
+        )
+
 
 class Meter:
     """Counts rows and seconds of the loop it stands in; costs one addition per step."""
