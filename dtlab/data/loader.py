@@ -8,16 +8,14 @@
 - Stopping early ends the thread; an error in the thread is raised in the loop that waits for it.
 """
 
-import queue
-import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from dtlab.data.ahead import Ahead
 from dtlab.data.batch import Batch
 from dtlab.data.order import local_rows
 from dtlab.data.sampler import GlobalBatchSampler
@@ -109,7 +107,7 @@ class Loader:
             pin_memory=self.pin_memory,
         )
         chunks = gather.chunks()
-        ahead = _Ahead(chunks, max(1, -(-self.prefetch // self.chunk_steps))) if self.prefetch else None
+        ahead = Ahead(chunks, max(1, -(-self.prefetch // self.chunk_steps))) if self.prefetch else None
         source = ahead or chunks
         try:
             while True:
@@ -156,62 +154,3 @@ class _Gather(NamedTuple):
             global_sizes = [self.global_batch] * len(sizes)
             global_sizes[-1] = len(part) - self.global_batch * (len(sizes) - 1)
             yield _Chunk(taken.split(sizes), global_sizes)
-
-
-class _Ahead:
-    """Run an iterator in a thread, ``depth`` items ahead of the consumer."""
-
-    def __init__(self, items: Iterator[_Chunk], depth: int) -> None:
-        self._ready: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self._slots = threading.Semaphore(depth)
-        self._stop = threading.Event()
-        # The thread knows the queue and not this object, so that dropping the object can end the thread. It
-        # is a daemon because a process must not wait for it; the finalizer ends it in order, at exit too.
-        self._thread = threading.Thread(
-            target=_produce,
-            args=(items, self._ready, self._slots, self._stop),
-            name="dtlab-loader",
-            daemon=True,
-        )
-        self._thread.start()
-        self.close = weakref.finalize(self, _end, self._thread, self._slots, self._stop)
-
-    def __iter__(self) -> Iterator[_Chunk]:
-        return self
-
-    def __next__(self) -> _Chunk:
-        kind, value = self._ready.get()
-        if kind == "item":
-            self._slots.release()
-            return value
-        self._ready.put((kind, value))  # asked again, the answer is the same
-        if kind == "error":
-            raise value
-        raise StopIteration
-
-
-def _produce(
-    items: Iterator[_Chunk],
-    ready: "queue.SimpleQueue[tuple[str, Any]]",
-    slots: threading.Semaphore,
-    stop: threading.Event,
-) -> None:
-    try:
-        while True:
-            slots.acquire()
-            if stop.is_set():
-                return
-            item = next(items, None)
-            if item is None:
-                ready.put(("end", None))
-                return
-            ready.put(("item", item))
-    except BaseException as error:
-        ready.put(("error", error))
-
-
-def _end(thread: threading.Thread, slots: threading.Semaphore, stop: threading.Event) -> None:
-    stop.set()
-    slots.release()
-    if thread is not threading.current_thread():
-        thread.join()

@@ -254,19 +254,18 @@ class GlobalBatchSampler:
                     "ranks; build it after joining the group"
                 )
             return
-        check_same(
-            "sampler",
-            self.rank,
-            {
-                "seed": self.seed,
-                "epoch": self.epoch,
-                "position": self.position,
-                "num_samples": self.num_samples,
-                "global_batch": self.global_batch,
-                "checksum of the weights": 0 if self.weights is None else zlib.crc32(self.weights.tobytes()),
-            },
-            self._group,
-        )
+        check_same("sampler", self.rank, self._shared(), self._group)
+
+    def _shared(self) -> dict[str, int]:
+        """What must be the same on every rank, for ``check_agreement``."""
+        return {
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "position": self.position,
+            "num_samples": self.num_samples,
+            "global_batch": self.global_batch,
+            "checksum of the weights": 0 if self.weights is None else zlib.crc32(self.weights.tobytes()),
+        }
 
     # -- arithmetic ----------------------------------------------------------------------------------------
 

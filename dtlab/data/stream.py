@@ -7,7 +7,8 @@
 - Worker w of W builds the batches w, w + W, ...: the tail is that of the whole set, not one per worker.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,15 +29,29 @@ def window_order(
     [[0, 1, 2], [3, 4]]
     """
     first = np.concatenate([[0], np.cumsum(block_rows, dtype=np.int64)])
-    generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch])))
-    blocks = generator.permutation(len(block_rows)) if shuffle else np.arange(len(block_rows))
-    for start in range(0, len(blocks), window):
-        rows = np.concatenate([np.arange(first[b], first[b + 1]) for b in blocks[start : start + window]])
-        yield generator.permutation(rows) if shuffle else rows
+    for number, blocks in enumerate(_windows(len(block_rows), window, seed, epoch, shuffle)):
+        yield _mixed(blocks, first, number, seed, epoch, shuffle)
+
+
+def _windows(count: int, window: int, seed: int, epoch: int, shuffle: bool) -> Iterator[np.ndarray]:
+    blocks = _generator(seed, epoch).permutation(count) if shuffle else np.arange(count)
+    return (blocks[start : start + window] for start in range(0, count, window))
+
+
+def _mixed(
+    blocks: np.ndarray, first: np.ndarray, number: int, seed: int, epoch: int, shuffle: bool
+) -> np.ndarray:
+    """The rows of window ``number``. It draws from a generator of its own, so windows can be skipped."""
+    rows = np.concatenate([np.arange(first[block], first[block + 1]) for block in blocks])
+    return _generator(seed, epoch, number).permutation(rows) if shuffle else rows
+
+
+def _generator(seed: int, epoch: int, *window: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch], spawn_key=window)))
 
 
 class StreamSampler(GlobalBatchSampler):
-    """A ``GlobalBatchSampler`` whose order stays inside windows of blocks; same state, tails and checks.
+    """A ``GlobalBatchSampler`` whose order stays inside windows of blocks; same tails and checks.
 
     Args:
         block_rows: rows of each block, in stored order.
@@ -60,27 +75,39 @@ class StreamSampler(GlobalBatchSampler):
         self.block_rows = [int(rows) for rows in block_rows]
         self.window = window
         self._first = np.concatenate([[0], np.cumsum(self.block_rows, dtype=np.int64)])
+        self._checksum = zlib.crc32(self._first.tobytes())
+        self.layout = zlib.crc32(f"{self._checksum} {window}".encode())
         super().__init__(int(self._first[-1]), global_batch, **arguments)
+
+    def windows(self) -> Iterator[np.ndarray]:
+        """Yield the row numbers from ``position`` to the end of the epoch, one window after the other.
+
+        Windows before ``position`` cost nothing: no row of them is permuted or read.
+        """
+        skip, left = self.position, self._end(self.position) - self.position
+        place = (self.seed, self.epoch, self.shuffle)
+        for number, blocks in enumerate(_windows(len(self.block_rows), self.window, *place)):
+            held = int((self._first[blocks + 1] - self._first[blocks]).sum())
+            if skip >= held:
+                skip -= held
+                continue
+            rows = _mixed(blocks, self._first, number, *place)[skip : skip + left]
+            skip = 0
+            left -= len(rows)
+            if len(rows):
+                yield rows
 
     def global_batches(self) -> Iterator[np.ndarray]:
         """Yield the global batches from ``position`` on, computing one window at a time."""
-        skip, end = self.position, self._end(self.position)
-        left = end - skip
         carry = np.empty(0, dtype=np.int64)
-        for rows in window_order(
-            self.block_rows, window=self.window, seed=self.seed, epoch=self.epoch, shuffle=self.shuffle
-        ):
-            if skip >= len(rows):
-                skip -= len(rows)
-                continue
-            carry = np.concatenate([carry, rows[skip:]])
-            skip = 0
-            while len(carry) >= self.global_batch and left >= self.global_batch:
-                yield carry[: self.global_batch]
-                carry = carry[self.global_batch :]
-                left -= self.global_batch
-        if left:
-            yield carry[:left]
+        for rows in self.windows():
+            carry = np.concatenate([carry, rows])
+            whole = len(carry) - len(carry) % self.global_batch
+            for start in range(0, whole, self.global_batch):
+                yield carry[start : start + self.global_batch]
+            carry = carry[whole:]
+        if len(carry):
+            yield carry
 
     def remaining(self) -> np.ndarray:
         """Return the rest of the epoch's order as one array."""
@@ -90,6 +117,32 @@ class StreamSampler(GlobalBatchSampler):
         """Return the block of each row number and its place inside the block."""
         blocks = np.searchsorted(self._first, rows, side="right") - 1
         return blocks, rows - self._first[blocks]
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the whole state. ``layout`` stands for blocks and window: another one is another order."""
+        return {**super().state_dict(), "layout": self.layout}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where ``state`` was taken, on any world size.
+
+        Raises:
+            UserError: a key is missing or unknown; or the state is from the middle of an epoch of other
+                blocks or of another window, so that samples would be lost and doubled.
+        """
+        rest = dict(state)
+        if "layout" not in rest:
+            raise UserError(f"stream state has the keys {sorted(state)}; it needs 'layout' too")
+        layout = rest.pop("layout")
+        if layout != self.layout and rest.get("position") != 0:
+            raise UserError(
+                f"the state is from a stream with other row groups or another window than this one (window "
+                f"{self.window}, {len(self.block_rows)} blocks), in mid-epoch; resume with the files and the "
+                "window of that run, or from the end of an epoch"
+            )
+        super().load_state_dict(rest)
+
+    def _shared(self) -> dict[str, int]:
+        return {**super()._shared(), "window": self.window, "checksum of the blocks": self._checksum}
 
 
 class BlockStream(IterableDataset):
