@@ -47,7 +47,12 @@ goal(
 ask = predict(
     "03-models",
     "How many different models are there after the first step?",
-    ["1: the process group keeps them together", "2: rank 0's and everybody else's", "4", "1 now, 4 at the end of the epoch"],
+    [
+        "1: the process group keeps them together",
+        "2: rank 0's and everybody else's",
+        "4",
+        "1 now, 4 at the end of the epoch",
+    ],
 )
 
 # %% [markdown]
@@ -104,11 +109,14 @@ falls = [sum(losses[-4:]) < sum(losses[:4]) for losses, _, _ in runs]
 models = models_per_step(s4_hashes)
 print("loss falls, by rank:", falls)
 print("bytes sent between ranks, by rank:", [sent for _, _, sent in runs])
-print("different models before the first step:", models[0], "- after it:", models[1], "- at the end:", models[-1])
+print("different models before the first step:", models[0])
+print("different models after it:", models[1], "- and at the end:", models[-1])
 assert all(falls) and models == [1] + [4] * 12
 
 # %%
-ask.reveal("c", because="init_process_group only makes it possible to communicate. Nobody did: 0 bytes crossed.")
+ask.reveal(
+    "c", because="init_process_group only makes it possible to communicate. Nobody did: 0 bytes crossed."
+)
 
 # %% [markdown]
 # No error, no warning, and four losses that fall. This is the usual face of a fault in data parallelism. S4 believed that
@@ -134,7 +142,7 @@ show(hash_figure({"S4's script": [row[:8] for row in s4_hashes]}))
 
 # %% tags=["lab-failure"]
 def attempt(optimizer_class, own_weights, divisor):
-    """Length of the first step, and distance to rank 0's parameters before the first and after five steps."""
+    """Length of the first step; distance to rank 0's parameters before it, and after five steps."""
     with world() as w:
         model = new_model(seed=w.rank if own_weights else 0)
         optimizer = optimizer_class(model.parameters(), lr=0.01)
@@ -159,15 +167,17 @@ def flat(model):
 # %% tags=["lab-failure", "nbval-check-output"]
 def all_attempts():
     ways = {"mean": (False, 4), "sum": (False, 1), "no broadcast": (True, 4)}
+    kinds = (torch.optim.SGD, torch.optim.Adam)
     with world():
-        return {(kind.__name__, way): attempt(kind, *how) for kind in (torch.optim.SGD, torch.optim.Adam) for way, how in ways.items()}
+        return {(kind.__name__, way): attempt(kind, *ways[way]) for kind in kinds for way in ways}
 
 
 found = launch(all_attempts, 4, timeout=30, echo=False)[1]  # rank 1's view
+print("                   first step   distance to rank 0")
+print("                   to the mean's  at first  after 5 steps")
 for (kind, way), (step, before, after) in found.items():
-    longer = step / found[kind, "mean"][0]
-    told = f"first step {longer:.2f} times as long as with the mean; " if way != "no broadcast" else ""
-    print(f"{kind:4} {way:12} {told}distance to rank 0: {before:.3f} before, {after:.3f} after 5 steps")
+    longer = f"{step / found[kind, 'mean'][0]:.2f}" if way != "no broadcast" else "-"
+    print(f"{kind:5} {way:12} {longer:>10} {before:13.3f} {after:12.3f}")
 assert round(found["SGD", "sum"][0] / found["SGD", "mean"][0], 6) == 4
 assert found["SGD", "no broadcast"][2] > 1
 
@@ -189,9 +199,9 @@ assert found["SGD", "no broadcast"][2] > 1
 
 # %% tags=["exercise"]
 def same_start(model):
-    """Give every rank the parameters and buffers of rank 0, in place (model.parameters(), model.buffers()).
+    """Give every rank the values of rank 0, in place: model.parameters() and model.buffers().
 
-    dist.broadcast refuses a leaf that requires a gradient in place: hand it tensor.detach(), which shares the memory.
+    tensor.detach() is the same memory without autograd: that is what to hand to dist.broadcast.
     """
     ### BEGIN SOLUTION
     for tensor in [*model.parameters(), *model.buffers()]:
@@ -245,7 +255,7 @@ def averaged_run(steps, start, average):
 
 
 if solved("03-average"):
-    averaged = list(launch(averaged_run, 4, 5, same_start, average_gradients, timeout=20, echo=False))
+    averaged = launch(averaged_run, 4, 5, same_start, average_gradients, timeout=20, echo=False)
     show(hash_figure({"S4's script": [row[:6] for row in s4_hashes], "averaged": averaged}))
 
 # %% [markdown]
@@ -259,9 +269,10 @@ if solved("03-average"):
 def average_in_buckets(model, bucket_bytes):
     """Like average_gradients, with one all-reduce for each bucket. Return the number of buckets.
 
-    Go through the parameters from the last to the first. A gradient joins the open bucket unless the bucket would then
-    hold more than bucket_bytes (gradient.nbytes); then a new bucket begins. So a larger gradient travels alone.
-    A bucket travels as one flat tensor: torch.cat of the flattened gradients; cut it with split, and copy the means back.
+    Go through the parameters from the last to the first. A gradient joins the open bucket unless
+    the bucket would then hold more than bucket_bytes (gradient.nbytes); then a new bucket begins.
+    So a larger gradient travels alone. A bucket travels as one flat tensor: torch.cat of the
+    flattened gradients; cut it with split, and copy the means back. Every gradient is there.
     """
     ### BEGIN SOLUTION
     buckets, filled = [[]], 0
@@ -276,7 +287,8 @@ def average_in_buckets(model, bucket_bytes):
         bucket = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(bucket)
         bucket /= dist.get_world_size()
-        for gradient, mean in zip(gradients, bucket.split([gradient.numel() for gradient in gradients])):
+        means = bucket.split([gradient.numel() for gradient in gradients])
+        for gradient, mean in zip(gradients, means):
             gradient.copy_(mean.view_as(gradient))
     return len(buckets)
     ### END SOLUTION
@@ -302,9 +314,10 @@ check("03-buckets", average_in_buckets)
 # %% tags=["varies"]
 def recorded(width=512, bucket_mb=2.102):
     with world() as w:
-        model = HandDDP(nn.Sequential(*[nn.Linear(width, width) for _ in range(6)]), bucket_mb=bucket_mb)
+        layers = [nn.Linear(width, width) for _ in range(6)]
+        model = HandDDP(nn.Sequential(*layers), bucket_mb=bucket_mb)
         inputs = torch.randn(256, width)
-        model(inputs).square().mean().backward()  # the first backward allocates memory: not the one to look at
+        model(inputs).square().mean().backward()  # the first one allocates memory: look at the second
         loss = model(inputs).square().mean()
         w.barrier()
         with record_backward(model) as line:
@@ -317,7 +330,7 @@ show(backward_figure(lines))
 
 # %% tags=["nbval-check-output"]
 for line in lines:
-    print(f"rank {line.rank}: {len(line.trips)} all-reduces;", ", ".join(f"{trip.bytes:,} bytes" for trip in line.trips))
+    print(f"rank {line.rank}: bytes of its all-reduces:", [trip.bytes for trip in line.trips])
 print("layers in bucket 0:", sorted({name.split(".")[0] for name in lines[0].trips[0].names}))
 assert all(len(line.trips) == 3 for line in lines)
 
@@ -340,10 +353,11 @@ assert all(len(line.trips) == 3 for line in lines)
 
 # %% tags=["exercise"]
 def accumulate(model, micro_batches, loss_of):
-    """Leave in .grad the gradient of one step over all micro-batches of all ranks. Return this rank's mean loss, a float.
+    """Leave in .grad the gradient over all micro-batches of all ranks. Return this rank's mean loss.
 
-    micro_batches is a list of (x, y), all of the same size. model is wrapped: a backward outside `with model.no_sync():`
-    averages everything that has accumulated. Divide each loss by the number of micro-batches. Forward belongs inside too.
+    micro_batches is a list of (x, y), all of one size. model is wrapped: a backward outside
+    `with model.no_sync():` averages everything that has accumulated on the ranks. Divide each loss
+    by the number of micro-batches. The forward belongs inside no_sync() too. The loss is a float.
     """
     ### BEGIN SOLUTION
     count, total = len(micro_batches), 0.0
@@ -401,11 +415,12 @@ ways = {"torch": (), "by_hand": ()}
 if solved("03-average") and solved("03-buckets"):
     ways["yours"] = (same_start, average_in_buckets)
 for way, functions in ways.items():
-    (first, calls, sent), (second, _, _) = launch(five_steps, 2, way, *functions, timeout=20, echo=False)
-    close = torch.allclose(first, alone, rtol=0, atol=1e-12)
-    print(f"{way:8} replicas equal: {torch.equal(first, second)}; equal to one process: {close};", end=" ")
+    both = launch(five_steps, 2, way, *functions, timeout=20, echo=False)
+    (first, calls, sent), (second, _, _) = both
+    same, close = torch.equal(first, second), torch.allclose(first, alone, rtol=0, atol=1e-12)
+    print(f"{way:8} replicas equal: {same}; equal to one process: {close};", end=" ")
     print(f"all-reduces a step: {calls}; bytes sent a step: {sent:,}")
-    assert close and torch.equal(first, second) and calls == 1
+    assert same and close and calls == 1
 S = alone.numel() * 8
 print(f"2(N-1)/N x S = 2 x 1 / 2 x {S:,} = {S:,} bytes")
 
@@ -445,10 +460,11 @@ def largest_difference(clip, start, average):
         plain, ddp = new_model(seed=w.rank), data_parallel(new_model(seed=w.rank), w)
         start(plain)  # Horovod: broadcast_parameters; DDP did it when it wrapped
         inner, usual = (torch.optim.SGD(model.parameters(), lr=0.5) for model in (plain, ddp))
+        wrapped = AveragingOptimizer(inner, plain, average)
         x, y = table()
         for batch in torch.arange(160).split(32):
             mine = batch[w.rank :: w.size]
-            for model, optimizer in ((plain, AveragingOptimizer(inner, plain, average)), (ddp, usual)):
+            for model, optimizer in ((plain, wrapped), (ddp, usual)):
                 loss_of(model(x[mine]), y[mine]).backward()
                 if clip:
                     nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -458,10 +474,11 @@ def largest_difference(clip, start, average):
 
 
 if solved("03-average"):
-    for clip in (None, 0.1):
-        apart = max(launch(largest_difference, 2, clip, same_start, average_gradients, timeout=20, echo=False))
-        print(f"{f'gradients clipped to {clip}' if clip else 'no clipping'}: the same weights as DDP: {apart < 1e-12}")
-        assert (apart < 1e-12) == (clip is None)
+    for clip in (0, 0.1):
+        apart = max(launch(largest_difference, 2, clip, same_start, average_gradients, timeout=20))
+        how = f"gradients clipped to {clip}" if clip else "not clipped"
+        print(f"{how}: the same weights as DDP: {apart < 1e-12}")
+        assert (apart < 1e-12) == (not clip)
 
 # %% [markdown]
 # The same weights, until a line stands between backward and step. Clipping there sees the *mean* under DDP and each rank's *own* gradient under an optimizer
@@ -508,7 +525,7 @@ for engine in ("torch", "by_hand"):
     results = launch(train_clicks, 2, *piece, engine, timeout=30, echo=False)
     hashes = {one[0] for one in results}
     close = torch.allclose(results[0][1], alone, rtol=0, atol=1e-10)
-    print(f"{engine:8} {results[0][2].steps} steps on 2 ranks: {len(hashes)} model; equal to one process: {close}")
+    print(f"{engine:8} {results[0][2].steps} steps: {len(hashes)} model; equal to one process: {close}")
     assert close and len(hashes) == 1
 
 # %% [markdown]
@@ -531,7 +548,8 @@ for engine in ("torch", "by_hand"):
 # %%
 truth = torch.linspace(-1, 1, 8, dtype=torch.float64)
 X = table()[0]
-Y = X @ truth + 0.1 * torch.randn(len(X), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+noise = torch.randn(len(X), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+Y = X @ truth + 0.1 * noise
 
 
 def micro_batches(size=16):
@@ -546,16 +564,17 @@ def gradient(weights, rows):
 
 
 def synchronous(seconds, until, lr):
-    """Weights at time `until`, nothing stale: a step lasts as long as the slowest worker, and uses a micro-batch of each."""
+    """Weights at time `until`. A step lasts as long as the slowest worker; nothing is stale."""
     weights, rows = torch.zeros(8, dtype=torch.float64), micro_batches()
     for _ in range(int(until // max(seconds))):
-        weights = weights - lr * sum(gradient(weights, next(rows)) for _ in seconds) / len(seconds)
+        mean = sum(gradient(weights, next(rows)) for _ in seconds) / len(seconds)
+        weights = weights - lr * mean
     return weights, []
 
 
 # %%
 def asynchronous(seconds, until, lr):
-    """Weights at time `until`, and for each update how many other updates came between reading and writing."""
+    """Weights at time `until`; for each update, how many others came between its read and write."""
     weights, rows, staleness = torch.zeros(8, dtype=torch.float64), micro_batches(), []
     copies, read_at, ready = [weights] * len(seconds), [0] * len(seconds), list(seconds)
     while min(ready) <= until:
@@ -571,11 +590,14 @@ def asynchronous(seconds, until, lr):
 seconds = [1, 1, 1, 4]
 _, staleness = asynchronous(seconds, 40, 0.02)
 steps = 40 // max(seconds)
-print(f"in 40 simulated seconds: {steps} synchronous updates of 64 rows, {len(staleness)} asynchronous ones of 16")
-print(f"staleness: mean {sum(staleness) / len(staleness):.2f} (N - 1 = {len(seconds) - 1}), worst {max(staleness)}")
+mean = sum(staleness) / len(staleness)
+print(f"in 40 simulated seconds: {steps} synchronous updates of 64 rows,", end=" ")
+print(f"{len(staleness)} asynchronous ones of 16 rows")
+print(f"staleness: mean {mean:.2f} (N - 1 = {len(seconds) - 1}), worst {max(staleness)}")
 for lr in (0.02, 0.3):
-    errors = [((X @ way(seconds, 40, lr)[0] - Y) ** 2).mean().item() for way in (synchronous, asynchronous)]
-    print(f"lr {lr:4}: mean square error, synchronous {errors[0]:.2g}, asynchronous {errors[1]:.2g}")
+    fitted = [way(seconds, 40, lr)[0] for way in (synchronous, asynchronous)]
+    errors = [(X @ weights - Y).square().mean().item() for weights in fitted]
+    print(f"lr {lr:4}: square error, synchronous {errors[0]:.2g}, asynchronous {errors[1]:.2g}")
 
 # %% [markdown]
 # Both halves are true. At a small rate the asynchronous run, in which nobody waits for the slow worker, is far ahead at the same time. At a rate
@@ -631,7 +653,8 @@ bill(
 from dtlab.cost import billing
 
 hour = billing.cost("ml.g4dn.12xlarge", 3600, count=2).usd
-print(f"two hosts: ${hour:.2f} an hour; five hours: ${5 * hour:.2f}; $200 buys {200 / hour:.1f} hours")
+print(f"two hosts: ${hour:.2f} an hour; five hours: ${5 * hour:.2f}")
+print(f"$200 buys {200 / hour:.1f} hours of two hosts, {100 / hour:.1f} of four")
 
 # %% [markdown]
 # So $200 is not an afternoon on two hosts. For it to hold, the two hosts would have run about 20 hours (the overnight run before
@@ -644,8 +667,8 @@ print(f"two hosts: ${hour:.2f} an hour; five hours: ${5 * hour:.2f}; $200 buys {
 recap(
     "03",
     [
-        "init_process_group shares nothing: broadcast once, average the gradients in every step, and compare a hash after step 1.",
-        "Mean, not sum; one all-reduce a bucket, last layer first; with accumulation, synchronise on the last micro-batch only.",
-        "Right data parallelism equals one process on the joined batch to the last digits; the whole model is on every rank.",
+        "init_process_group shares nothing: broadcast once, average in every step, compare hashes after step 1.",
+        "Mean, not sum; one all-reduce a bucket; with accumulation, synchronise on the last micro-batch only.",
+        "Done right it equals one process on the joined batch; every rank holds the whole model.",
     ],
 )
