@@ -1,93 +1,187 @@
 """Keep transformed columns between uses: not at all, in this process, or on local disk.
 
-The key is a hash of the content of the data and of the features, so a changed file or column list never
-meets an old entry. On disk an entry is a folder of ``.npy`` files, one per column block, mapped into memory
-when loaded: ranks of one host share the pages, and only what is read is loaded. An entry appears by rename,
-made by one process while others wait; a torn or foreign one is passed over and rebuilt. Taught in lesson 11
-(a stale entry) and priced in lesson 14.
+- The key is a hash of the content of the data and of the features, so a changed file or column list never
+  meets an old entry.
+- On disk an entry is a folder of ``.npy`` files, mapped into memory when loaded: the ranks of one host share
+  the pages, and only what is read is loaded. It appears by rename; a torn or foreign one is rebuilt.
+- With a maximum age (24 hours is usual) an older entry is stale. Who finds it first, by a lock, rebuilds it;
+  all who come meanwhile wait and load the new one. Nobody starts on the old entry while the new one is made;
+  who has loaded it before keeps its pages. Age is judged when an entry is asked for, not while it is used.
+- ``counts`` says how each question was answered.
+
+Taught in lesson 11 (a stale entry) and priced in lesson 14.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import numpy as np
-import torch
-
+from dtlab.data import cache_entries
 from dtlab.data.batch import Batch
-from dtlab.data.features import Features
-from dtlab.data.prepare import discard, prepare, read_manifest
+from dtlab.data.cache_entries import Entry
+from dtlab.data.prepare import discard, file_digest, prepare, read_manifest
 from dtlab.errors import UserError
 
-Entry = tuple[Features, dict[str, Batch]]
-FEATURES = "features.json"
-COLUMNS = ("ids", "categorical", "dense", "labels")
+T = TypeVar("T")
+CLOCKS_APART = 60.0  # seconds that an entry may seem to come from the future
 
-_in_memory: dict[str, Entry] = {}
+_in_memory: dict[str, tuple[float, Any]] = {}
+
+
+@dataclass
+class CacheCounts:
+    """How the questions to one ``Cache`` object were answered; they add up to the number of questions."""
+
+    hits: int = 0
+    """The entry was there."""
+    misses: int = 0
+    """There was none; this process made it."""
+    rebuilds: int = 0
+    """It was too old, torn or foreign; this process made it anew."""
+    waits: int = 0
+    """It was missing or unfit, and another process made it; this one waited and loaded it."""
 
 
 class Cache:
-    """``get(key, make)`` gives the entry of ``key``, calling ``make()`` when it is not kept.
+    """Ask it for an entry; it is made when it is not kept.
 
-    ``kind`` is "none", "memory" (of this process) or "disk" (below ``folder``).
+    Args:
+        kind: "none", "memory" (of this process) or "disk" (below ``folder``).
+        folder: where the entries lie; on a disk of this host.
+        max_age_seconds: entries older than that are rebuilt; None keeps them for ever.
+
+    Raises:
+        UserError: an unknown kind, or an age that is not above 0.
+
+    >>> import tempfile
+    >>> import torch
+    >>> nothing = torch.zeros(2, 0, dtype=torch.int64)
+    >>> def batches():
+    ...     yield Batch(ids=torch.arange(2), categorical=nothing, dense=torch.zeros(2, 1))
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     cache = Cache("disk", place, max_age_seconds=24 * 3600)
+    ...     for _ in range(3):
+    ...         table = cache.columns("a-key", 2, batches)
+    ...     cache.counts
+    CacheCounts(hits=2, misses=1, rebuilds=0, waits=0)
     """
 
-    def __init__(self, kind: Literal["none", "memory", "disk"], folder: str | Path) -> None:
+    def __init__(
+        self,
+        kind: Literal["none", "memory", "disk"],
+        folder: str | Path,
+        *,
+        max_age_seconds: float | None = None,
+    ) -> None:
         if kind not in ("none", "memory", "disk"):
             raise UserError(f"data.cache = {kind!r}: choose none, memory or disk")
+        if max_age_seconds is not None and not max_age_seconds > 0:
+            raise UserError(
+                f"max_age_seconds = {max_age_seconds!r}: give seconds above 0, 86400 for a day, or None"
+            )
         self.kind, self.folder = kind, Path(folder)
+        self.max_age_seconds = max_age_seconds
+        self.counts = CacheCounts()
 
     def get(self, key: str, make: Callable[[], Entry]) -> Entry:
-        """Return what ``make()`` returns or once returned."""
-        if self.kind == "memory":
-            if key not in _in_memory:
-                _in_memory[key] = make()
-            return _in_memory[key]
+        """Return the features and splits that ``make()`` returns or once returned."""
+        return self._get(key, make, lambda path: cache_entries.save(path, make()), cache_entries.load)
+
+    def columns(self, key: str, rows: int, batches: Callable[[], Iterator[Batch]]) -> Batch:
+        """Return ``rows`` rows as one table, written batch by batch: they need not fit into memory.
+
+        ``batches()`` gives them in order. With kind "disk" the table is mapped, not loaded.
+        """
+
+        def load(folder: Path) -> Batch | None:
+            table = cache_entries.load_table(folder)
+            return table if table is not None and len(table) == rows else None
+
+        return self._get(
+            key,
+            lambda: Batch.concat(list(batches())),
+            lambda path: cache_entries.save_batches(path, rows, batches()),
+            load,
+        )
+
+    def digest(self, paths: list[Path]) -> str:
+        """Return the hash of the content of some files.
+
+        With kind "disk" one process reads them and the others take its answer, as long as no file's size,
+        inode and times change: the content of a large table is hashed once, not by every rank of every run.
+        """
+        if self.kind != "disk":
+            return file_digest(paths)
+        stats = [(str(path.resolve()), path.stat()) for path in paths]
+        seen = [(name, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats]
+        place = self.folder / "digests" / hashlib.blake2b(repr(seen).encode(), digest_size=8).hexdigest()
+        return str(prepare(place, lambda _: {"digest": file_digest(paths)})["digest"])
+
+    def summary(self) -> dict[str, Any]:
+        """Kind, age limit and counts, for a run record."""
+        return {"kind": self.kind, "max_age_seconds": self.max_age_seconds, **asdict(self.counts)}
+
+    def _get(
+        self,
+        key: str,
+        make: Callable[[], T],
+        save: Callable[[Path], dict[str, Any]],
+        load: Callable[[Path], T | None],
+    ) -> T:
         if self.kind == "none":
+            self.counts.misses += 1
             return make()
+        if self.kind == "memory":
+            return self._from_memory(key, make)
         folder = self.folder / key
-        for _ in range(2):
-            prepare(folder, lambda path: _save(path, make()))
-            entry = _load(folder)
+        built = unfit = False
+
+        def build(path: Path) -> dict[str, Any]:
+            nonlocal built
+            built = True
+            # The token tells two entries of one content apart: nobody discards another's good one.
+            return {**save(path), "made": time.time(), "token": uuid.uuid4().hex}
+
+        for _ in range(3):
+            there = os.path.lexists(folder)
+            found = read_manifest(folder)
+            fresh = found is not None and self._is_fresh(found)
+            manifest = prepare(folder, build, self._is_fresh)
+            entry = load(folder)
             if entry is not None:
+                if built:
+                    self._count("rebuilds" if there or unfit else "misses")
+                else:
+                    self._count("hits" if fresh and not unfit else "waits")
                 return entry
-            discard(folder)  # complete by its manifest, yet not readable as what it says
+            unfit = True
+            discard(folder, manifest)  # complete by its manifest, yet not readable as what it says
+        self._count("rebuilds")
         return make()
 
+    def _from_memory(self, key: str, make: Callable[[], T]) -> T:
+        if key in _in_memory and self._is_fresh({"made": _in_memory[key][0]}):
+            self._count("hits")
+        else:
+            self._count("rebuilds" if key in _in_memory else "misses")
+            _in_memory.pop(key, None)  # first: two tables may be more than the memory holds
+            _in_memory[key] = (time.time(), make())
+        return _in_memory[key][1]
 
-def _save(folder: Path, entry: Entry) -> dict[str, Any]:
-    features, batches = entry
-    (folder / FEATURES).write_text(features.to_json(), "utf-8")
-    for split, batch in batches.items():
-        for name, column in batch.columns().items():
-            np.save(folder / f"{split}.{name}.npy", column.numpy(), allow_pickle=False)
-    return {"splits": {split: len(batch) for split, batch in batches.items()}}
+    def _is_fresh(self, manifest: dict[str, Any]) -> bool:
+        if self.max_age_seconds is None:
+            return True
+        made = manifest.get("made")
+        if not isinstance(made, int | float):
+            return False
+        return -CLOCKS_APART <= time.time() - made <= self.max_age_seconds
 
-
-def _load(folder: Path) -> Entry | None:
-    """The entry in ``folder``, columns mapped copy-on-write; None when it cannot be one."""
-    manifest = read_manifest(folder)
-    if manifest is None:
-        return None
-    try:
-        features = Features.from_json((folder / FEATURES).read_text("utf-8"))
-        batches = {}
-        for split, rows in manifest["splits"].items():
-            columns = {}
-            for name in COLUMNS:
-                path = folder / f"{split}.{name}.npy"
-                if name != "labels" or path.name in manifest["files"]:
-                    # Mode "c": writes stay private to this process and never reach the file.
-                    columns[name] = torch.from_numpy(
-                        np.asarray(np.load(path, mmap_mode="c", allow_pickle=False))
-                    )
-            batch = Batch(**columns)
-            widths = (batch.categorical.shape[1], batch.dense.shape[1])
-            if len(batch) != rows or widths != (len(features.cardinalities), features.num_dense):
-                return None
-            batches[split] = batch
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
-        return None
-    return features, batches
+    def _count(self, answer: str) -> None:
+        setattr(self.counts, answer, getattr(self.counts, answer) + 1)

@@ -52,11 +52,17 @@ def lock(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def prepare(folder: str | Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+def prepare(
+    folder: str | Path,
+    build: Callable[[Path], dict[str, Any]],
+    usable: Callable[[dict[str, Any]], bool] | None = None,
+) -> dict[str, Any]:
     """Make sure that ``folder`` is complete, building it if needed, and return its manifest.
 
     ``build(path)`` writes files into the empty folder ``path`` and returns what the manifest shall say (JSON
-    values). Raises UserError when the place cannot be written.
+    values). ``usable(manifest)`` may refuse a complete folder, because of its age for example: it is built
+    anew, and the old one is replaced when the new one is whole. Raises UserError when the place cannot be
+    written.
 
     >>> import tempfile
     >>> def build(path):
@@ -67,13 +73,13 @@ def prepare(folder: str | Path, build: Callable[[Path], dict[str, Any]]) -> dict
     1
     """
     folder = Path(folder)
-    manifest = read_manifest(folder)
+    manifest = _usable(folder, usable)
     if manifest is not None:
         return manifest
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with lock(folder.parent / f".{folder.name}.lock"):
-            manifest = read_manifest(folder)  # another process may have built it while this one waited
+            manifest = _usable(folder, usable)  # another process may have built it while this one waited
             return manifest if manifest is not None else _build(folder, build)
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError | PermissionError) or error.errno in (
@@ -84,6 +90,11 @@ def prepare(folder: str | Path, build: Callable[[Path], dict[str, Any]]) -> dict
                 f"cannot prepare data in {folder}: {error.strerror}; choose another data.root"
             ) from error
         raise
+
+
+def _usable(folder: Path, usable: Callable[[dict[str, Any]], bool] | None) -> dict[str, Any] | None:
+    manifest = read_manifest(folder)
+    return manifest if manifest is not None and (usable is None or usable(manifest)) else None
 
 
 def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -108,10 +119,11 @@ def _build(folder: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, A
     return manifest
 
 
-def discard(folder: Path) -> None:
-    """Take a folder out of the way and delete it; fine if it is gone already."""
+def discard(folder: Path, manifest: dict[str, Any]) -> None:
+    """Take a folder out of the way and delete it, unless its manifest is another one by now."""
     with contextlib.suppress(OSError), lock(folder.parent / f".{folder.name}.lock"):
-        _remove(folder)
+        if read_manifest(folder) in (manifest, None):
+            _remove(folder)
 
 
 def _remove(folder: Path) -> None:
