@@ -44,7 +44,7 @@ goal(
 
 # %% [markdown]
 # ## Predict
-# A rank is one process of a training job. Four ranks read from one disk that gives 1,600 rows a second; one rank alone
+# A rank is one process of a training job, usually one for each card (GPU). Four ranks read from one disk that gives 1,600 rows a second; one rank alone
 # computes far faster than that. S0 says that "4 cards give 3-4x throughput". Commit to an answer before you go on.
 
 # %%
@@ -173,8 +173,8 @@ show(throughput_figure(measured, RATE))
 memory_explorer()
 
 # %% [markdown]
-# The card's verdict is "fits" below 80 % and "risky" below 92 %, where allocators start to retry. Five of the course's models, with
-# Adam in FP32 and a micro-batch of 4, each with the smallest card that holds it:
+# The verdict is "fits" below 80 % of a card, "risky" below 92 %, and "does not fit" above: the rest goes to the CUDA context and to
+# gaps between tensors. Five of the course's models, with Adam in FP32 and a micro-batch of 4, each with the smallest card on which it fits:
 
 # %% tags=["nbval-check-output"]
 for name in ("ResNet-50", "BERT-large", "S3 multimodal 320M", "S4 DeepFM 1M x 1024", "GPT-3 175B"):
