@@ -79,11 +79,11 @@ def train(
 
 def summary(outcome: dict) -> str:
     """The report as a few aligned lines."""
-    seen = f"{outcome['unique_rows_seen']:,} of {outcome['rows_train']:,} rows, {outcome['duplicate_rows']:,} twice"
+    seen = f"{outcome['unique_rows_seen']:,} of {outcome['rows_train']:,} rows"
     best = f" (best reachable {outcome['auc_best_reachable']:.4f})" if outcome["auc_best_reachable"] else ""
     lines = [
         ("ranks", f"{outcome['world_size']}"),
-        ("samples seen", seen),
+        ("samples seen", f"{seen}, {outcome['duplicate_rows']:,} twice"),
         ("epochs", f"{outcome['epochs']} of {outcome['epochs_tried']} tried"),
         ("test AUC", f"{outcome['auc']:.4f}{best}"),
         ("speed", f"{outcome['samples_per_second']:,.0f} samples/s"),

@@ -139,7 +139,8 @@ class TrainConfig:
 
 
 def _built(kind: Any, table: str, values: dict[str, Any]) -> Any:
-    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.get(table, {}).items()}
+    raw = values.get(table, {})
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
     known = {entry.name for entry in fields(kind)}
     for name in given:
         if name not in known:

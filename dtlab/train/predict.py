@@ -12,7 +12,7 @@ from dtlab.train.package import load_package
 
 
 def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384) -> int:
-    """Write ``id`` and ``score`` (a probability) of each row of ``parquet`` to ``output``; return the row count.
+    """Write ``id`` and ``score`` (a probability) of each row of ``parquet`` to ``output``; return the rows.
 
     Raises:
         UserError: the checkpoint, the file or a column is wrong, or ``output`` cannot be written.

@@ -36,9 +36,27 @@ def parquet(tmp_path_factory) -> Path:
 
 
 def flags(parquet: Path, folder: Path) -> list[str]:
-    words = ["--data.name", "parquet", "--data.path", str(parquet), "--data.label", "bought", "--data.id", "row"]
+    words = [
+        "--data.name",
+        "parquet",
+        "--data.path",
+        str(parquet),
+        "--data.label",
+        "bought",
+        "--data.id",
+        "row",
+    ]
     words += ["--data.categorical", "shop", "--data.numeric", "price", "--data.split", "part"]
-    words += ["--model.dim", "4", "--model.hidden", "16", "--optim.global-batch", "256", "--optim.max-epochs", "2"]
+    words += [
+        "--model.dim",
+        "4",
+        "--model.hidden",
+        "16",
+        "--optim.global-batch",
+        "256",
+        "--optim.max-epochs",
+        "2",
+    ]
     return [*words, "--run.output", str(folder / "runs"), "--data.root", str(folder / "data")]
 
 
@@ -94,7 +112,9 @@ def test_prediction_without_a_column_names_it(parquet, tmp_path, capfd):
     less = tmp_path / "less.parquet"
     pq.write_table(pq.read_table(parquet).drop_columns(["price"]), less)
     capfd.readouterr()
-    code = main(["predict", json.loads(report_file.read_text())["run"], str(less), "--output", str(tmp_path / "s")])
+    code = main(
+        ["predict", json.loads(report_file.read_text())["run"], str(less), "--output", str(tmp_path / "s")]
+    )
     assert code == 2
     assert "price" in capfd.readouterr().err
     assert not (tmp_path / "s").exists()
