@@ -29,6 +29,7 @@ PARTS = ("data", "compute", "sync")
 )
 def memory(checks: Checks, answer: Any) -> None:
     """Four trainings: one rank, eight ranks, another optimizer, none."""
+    _is_function(answer)
     look = {
         "parameters": (
             "4 bytes each, and a full copy on every rank: data parallel divides the data, not the model"
@@ -114,6 +115,7 @@ _ONCE = "each part is called once in each of `steps` steps"
 )
 def split(checks: Checks, answer: Any) -> None:
     """On a clock that only the parts move: calls, microseconds of every part, and what is handed on."""
+    _is_function(answer)
     takes: dict[str, list[int]] = {
         "data": [9_000, 310, 40_000, 270, 290],
         "compute": [2_100, 700, 650, 810, 5],
@@ -166,6 +168,7 @@ def split(checks: Checks, answer: Any) -> None:
 )
 def bound(checks: Checks, answer: Any) -> None:
     """Four recorded jobs: the three medians in microseconds, then the name."""
+    _is_function(answer)
     found = {name: _dict(answer(trace), (*PARTS, "bound")) for name, trace in recorded_traces().items()}
     look = (
         "in each step the rank with the least sync came last, its three parts are the step; "
@@ -217,6 +220,7 @@ def _right_bound(trace: list[list[dict[str, int]]]) -> dict[str, Any]:
 )
 def speedup(checks: Checks, answer: Any) -> None:
     """Three jobs on 1, 2, 4 and 8 ranks, in thousandths."""
+    _is_function(answer)
     from dtlab.cost.scaling import predict_speedup
 
     jobs = {
@@ -234,17 +238,21 @@ def speedup(checks: Checks, answer: Any) -> None:
             if n == 8 or not _same_integer(thousandths, right):
                 ranks = "1 rank" if n == 1 else f"{n} ranks"
                 what = f"{name}, {ranks}: thousandths of the speed-up"
-                checks.integer(what, thousandths, right, look=_speedup_look(n))
+                checks.integer(what, thousandths, right, look=_speedup_look(n, shared))
 
 
-def _speedup_look(n: int) -> str:
+def _speedup_look(n: int, shared: bool) -> str:
     if n == 1:
         return "one rank has nobody to synchronise with, and is exactly as fast as itself"
-    return (
-        "rows per second, not seconds: n ranks train on n times as many rows in one step; a "
-        "shared disk serves "
-        "the ranks one after another, a disk each at the same time; sync is paid by more than one rank"
+    disk = (
+        "a shared disk serves the ranks one after another" if shared else "with a disk each all read at once"
     )
+    return f"n ranks train on n times as many rows in one step; {disk}; sync is paid by more than one rank"
+
+
+def _is_function(answer: Any) -> None:
+    if not callable(answer):
+        raise CheckFailed(f"the answer is {answer!r}: hand in the function itself, without calling it.")
 
 
 def _same_integer(got: Any, right: int) -> bool:
