@@ -58,7 +58,8 @@ class DataConfig:
         if self.validation_fraction + self.test_fraction >= 1:
             raise UserError(
                 "data.validation_fraction + data.test_fraction = "
-                f"{self.validation_fraction + self.test_fraction}: nothing is left to train on; make the sum less than 1"
+                f"{self.validation_fraction + self.test_fraction}: nothing is left to train on; "
+                "make the sum less than 1"
             )
         for name in ("hash_buckets", "rows"):
             if getattr(self, name) < 1:
