@@ -124,9 +124,14 @@ def shard_paths(folder: str | Path, split: str) -> list[Path]:
 
 def row_groups(folder: str | Path, split: str) -> list[RowGroup]:
     """Every row group of a split in row order; reads footers only."""
+    return groups_of(shard_paths(folder, split))
+
+
+def groups_of(paths: Sequence[Path]) -> list[RowGroup]:
+    """Every row group of some files in row order; reads footers only, one file after the other."""
     groups: list[RowGroup] = []
     first = 0
-    for path in shard_paths(folder, split):
+    for path in paths:
         footer = pq.read_metadata(path)
         for index in range(footer.num_row_groups):
             rows = footer.row_group(index).num_rows

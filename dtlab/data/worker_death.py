@@ -35,6 +35,8 @@ class _Named:
             code = worker.exitcode
             if code:
                 how = f"exited with exit code {code}" if code > 0 else f"was killed by signal {-code}"
+                if code == -signal.SIGBUS:
+                    how += " (bus error: /dev/shm is full; fewer workers or a larger --shm-size)"
                 return DataLoaderWorkerError(
                     f"data loader worker {number} of {len(self.workers)} on rank {self.rank} of "
                     f"{self.world_size} {how}; its own last output says why, "
