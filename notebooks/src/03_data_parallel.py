@@ -477,8 +477,7 @@ if solved("03-average"):
     for clip in (0, 0.1):
         functions = (same_start, average_gradients)
         apart = max(launch(largest_difference, 2, clip, *functions, timeout=20, echo=False))
-        how = f"gradients clipped to {clip}" if clip else "not clipped"
-        print(f"{how}: the same weights as DDP: {apart < 1e-12}")
+        print(f"{'clipped' if clip else 'not clipped'}: the same weights as DDP: {apart < 1e-12}")
         assert (apart < 1e-12) == (not clip)
 
 # %% [markdown]
