@@ -47,6 +47,7 @@ class GPT(nn.Module):
         UserError: a size that does not fit; in ``forward`` a sample that is too long and, on a CPU, a token
             outside the vocabulary.
 
+    >>> import torch
     >>> model = GPT(sequence=16, dim=32, num_layers=2, num_heads=4)
     >>> model(torch.zeros(3, 16, dtype=torch.int64)).shape
     torch.Size([3, 16, 256])
@@ -212,6 +213,7 @@ def token_loss(logits: Tensor, targets: Tensor) -> TokenLoss:
 
     The gradient of one step over all ranks and micro-batches is that of (sum of totals) / (sum of tokens).
 
+    >>> import torch
     >>> loss = token_loss(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]))
     >>> round(float(loss.total), 4), int(loss.tokens)  # log(4), one token
     (1.3863, 1)
