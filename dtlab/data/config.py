@@ -49,6 +49,8 @@ class DataConfig:
     """clicks: seed of the generated log."""
     cache: Literal["none", "memory", "disk"] = "none"
     """Where the transformed columns are kept between runs."""
+    cache_max_age_hours: float | None = None
+    """Entries of the cache that are older are rebuilt, by one process; 24 is usual where data changes daily."""
 
     def __post_init__(self) -> None:
         for name in ("validation_fraction", "test_fraction"):
@@ -61,6 +63,9 @@ class DataConfig:
                 f"{self.validation_fraction + self.test_fraction}: nothing is left to train on; "
                 "make the sum less than 1"
             )
+        age = self.cache_max_age_hours
+        if age is not None and not age > 0:
+            raise UserError(f"data.cache_max_age_hours = {age!r}: give hours above 0, for example 24")
         for name in ("hash_buckets", "rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.{name} = {getattr(self, name)!r}: must be at least 1")

@@ -56,6 +56,11 @@ class Dataset:
         """Number of dense columns."""
         return self.features.num_dense
 
+    @property
+    def cache_counts(self) -> cache.CacheCounts | None:
+        """How the cache answered: hits, misses, rebuilds, waits."""
+        return None if self._cache is None else self._cache.counts
+
     def refit(self) -> Dataset:
         """The same data with training = training + validation rows, features fitted on both.
 
@@ -79,7 +84,9 @@ def load_dataset(config: DataConfig | None = None, *, root: str | Path | None = 
     config = DataConfig() if config is None else config
     place = config.folder if root is None else Path(root)
     source = {"flights": _flights, "clicks": _clicks, "parquet": parquet.source}[config.name](config, place)
-    return _assemble(source, cache.Cache(config.cache, place / "cache"), ("train",))
+    hours = config.cache_max_age_hours
+    age = None if hours is None else hours * 3600
+    return _assemble(source, cache.Cache(config.cache, place / "cache", max_age_seconds=age), ("train",))
 
 
 def _assemble(source: Source, kept: cache.Cache, fitted_on: tuple[str, ...]) -> Dataset:

@@ -83,7 +83,7 @@ def recommend_workers(
     0
     >>> slow = recommend_workers(decode_seconds=1e-3, transform_seconds=0.03, step_seconds=0.01, cores=8)
     >>> slow.num_workers
-    4
+    3
     """
     for name, seconds in (
         ("decode_seconds", decode_seconds),
@@ -95,7 +95,8 @@ def recommend_workers(
     cores = usable_cores() if cores is None else cores
     if cores < 1 or ranks_per_host < 1 or prefetch_factor < 1:
         raise UserError(
-            f"cores is {cores}, ranks_per_host {ranks_per_host}, prefetch_factor {prefetch_factor}; give 1 or more"
+            f"cores is {cores}, ranks_per_host {ranks_per_host}, prefetch_factor {prefetch_factor}; "
+            "give 1 or more of each"
         )
     method = start_method()
     make = decode_seconds + transform_seconds
@@ -129,9 +130,9 @@ def recommend_workers(
     if most < 1:
         return WorkerAdvice(
             0, 1, method, threaded,
-            f"{ms}, but {SHM} has {room / 1e6:.3g} MB free and a worker on each rank ({ranks_per_host} here) needs "
-            f"{per_worker / 1e6:.3g} MB with a margin: one that fills it is killed (bus error). Give the container "
-            "more (--shm-size), or use the thread",
+            f"{ms}, but {SHM} has {room / 1e6:.3g} MB free and a worker on each rank ({ranks_per_host} here) "
+            f"needs {per_worker / 1e6:.3g} MB with a margin: one that fills it is killed (bus error). Give the "
+            "container more (--shm-size), or use the thread",
         )  # fmt: skip
     best = min(with_workers(n) for n in range(1, most + 1))
     number = next(n for n in range(1, most + 1) if with_workers(n) <= 1.02 * best)
