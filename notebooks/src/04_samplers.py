@@ -101,7 +101,7 @@ def full_loader(seed=None, epochs=2):
 
 
 # %% [markdown]
-# Three runs: one process; four ranks with one seed ("same seed on every rank", S0's advice); four ranks with the generators
+# Three runs: one process; four ranks with one seed ("same seed", as S0 advises); four ranks with the generators
 # that `launch` gives them, a different one for each.
 
 # %% tags=["lab-failure", "nbval-check-output"]
@@ -139,12 +139,12 @@ assert unlike[0][1] != alone[0][1]
 # - **Each its own order**: a step has up to 32 rows, and an "epoch" is four passes. It does learn more per step, but the log says epoch
 #   1 after four, and the learning rate was chosen for a batch of 8.
 #
-# S4 writes that his eight cards "did exactly the same work". That was so only if their generators were equal; and then
+# S4 writes that his eight cards did exactly the same work. That was so only if their generators were equal; and then
 # his loss was no noisier than on one card, so the "ECG" of his curve needs another reason (lesson 05).
 #
 # ## Break it: which of the two do I have?
-# The launcher decides. This script loads torch, draws nothing, and makes two children by `fork`. We start it twice, as `torchrun` would:
-# two processes that know nothing of each other.
+# The launcher decides. This script loads torch, draws nothing, and makes two children by `fork`. This notebook's kernel is a
+# process that was started apart, as each rank of `torchrun` is.
 
 # %% tags=["lab-failure", "nbval-check-output"]
 script = """
@@ -155,12 +155,13 @@ for child in range(2):
         os._exit(0)
     os.wait()
 """
-command = [sys.executable, "-c", script]
-started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-orders = [process.communicate()[0].splitlines() for process in started]
-print("two children forked from one process, same order:", orders[0][0] == orders[0][1])
-print("two processes started apart, same order:", orders[0][0] == orders[1][0])
-assert orders[0][0] == orders[0][1] != orders[1][0]
+forked = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+first, second = forked.stdout.splitlines()
+apart = str(torch.randperm(50).tolist())
+print("two children forked from one process, same order:", first == second)
+print("two processes started apart, same order:", first == apart)
+assert first == second
+assert first != apart
 
 # %% [markdown]
 # A process that loads torch gets a random seed from the operating system. A forked child gets a *copy* of the parent's generator,

@@ -1,14 +1,13 @@
-"""Checks of lesson 04: a distributed sampler, an evaluation of the true length, a step with uneven parts."""
+"""Checks of lesson 04: a distributed sampler, an evaluation of the true length; l04_uneven has the third."""
 
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dtlab.course.checks import CheckFailed, Checks, ToDo, exercise
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from dtlab.course.lessons import l04_uneven  # noqa: F401  (registers its exercise)
+from dtlab.course.lessons.on_ranks import on_ranks, require_function
 
 RANKS = 4
 SAMPLES, GLOBAL_BATCH = 50, 12  # the last global batch has 2 samples: two ranks get none
@@ -37,18 +36,17 @@ Parts = list[list[int]]  # step -> samples of one rank
 )
 def sampler(checks: Checks, answer: Any) -> None:
     """Steps and coverage on four real ranks; then orders; then other world sizes and a resumed epoch."""
-    _callable(answer)
-    ranks = _on_ranks(_walk, answer)
+    require_function(answer)
+    checks.integer(
+        "samples of an epoch on a single rank",
+        sum(map(len, _alone(answer, seed=SEED, epoch=0))),
+        SAMPLES,
+        look="rank 0 of a world of 1 gets all of them, also those of a last, smaller batch",
+    )
+    ranks = on_ranks(RANKS, _walk, answer)
     epochs = [[_parts(epochs[e], rank) for rank, epochs in enumerate(ranks)] for e in range(EPOCHS)]
     for epoch, by_rank in enumerate(epochs):
         _coverage(checks, epoch, by_rank)
-    sizes = [sum(len(one[step]) for one in epochs[0]) for step in range(len(epochs[0][0]))]
-    checks.integer(
-        "samples of the last global batch",
-        sizes[-1],
-        SAMPLES % GLOBAL_BATCH,
-        look="cut the order into whole global batches first; what is left over is the last one",
-    )
     checks.integer(
         "ranks with an empty part in the last step", sum(not one[-1] for one in epochs[0]), 2, look=_SLICE
     )
@@ -103,6 +101,18 @@ def _coverage(checks: Checks, epoch: int, by_rank: list[Parts]) -> None:
             look="one entry for each global batch, also for the last one and for an empty part",
         )
     checks.integer(f"epoch {epoch}, steps of every rank", steps[0], expected)
+    for step in range(expected):
+        size, right = (
+            sum(len(mine[step]) for mine in by_rank),
+            min(GLOBAL_BATCH, SAMPLES - step * GLOBAL_BATCH),
+        )
+        if size != right:
+            checks.integer(
+                f"samples of step {step} in epoch {epoch}, over all ranks",
+                size,
+                right,
+                look="global_batch counts the samples of all ranks together, and each rank takes its slice",
+            )
     try:
         found = seen([list(chain(*mine)) for mine in by_rank], range(SAMPLES))
     except UserError as error:
@@ -110,15 +120,6 @@ def _coverage(checks: Checks, epoch: int, by_rank: list[Parts]) -> None:
     look = "every rank must have the same order: which generator made it, and is it in the same state?"
     checks.integer(f"epoch {epoch}, samples that no rank saw", len(found.never), 0, look=look)
     checks.integer(f"epoch {epoch}, samples seen more than once", len(found.twice), 0, look=look)
-    for step in range(expected - 1):
-        size = sum(len(mine[step]) for mine in by_rank)
-        if size != GLOBAL_BATCH:
-            checks.integer(
-                f"samples of global batch {step}",
-                size,
-                GLOBAL_BATCH,
-                look="global_batch counts the samples of all ranks together",
-            )
 
 
 def _orders(checks: Checks, answer: Any, orders: dict[tuple[int, int], Parts]) -> None:
@@ -190,8 +191,8 @@ def _together(by_rank: list[Parts]) -> Parts:
 )
 def evaluate(checks: Checks, answer: Any) -> None:
     """Counts first, in three cases on four ranks; then ids in order and the accuracy of one process."""
-    _callable(answer)
-    ranks = _on_ranks(_evaluate_cases, answer)
+    require_function(answer)
+    ranks = on_ranks(RANKS, _evaluate_cases, answer)
     gave = {case: [one[case] for one in ranks] for case in ranks[0]}
     pairs = {case: _pair(results[0]) for case, results in gave.items()}
     for case, (ids, _) in pairs.items():
@@ -249,126 +250,3 @@ def _pair(given: Any) -> tuple[Any, Any]:
     if not isinstance(given, tuple) or len(given) != 2 or not hasattr(given[0], "__len__"):
         raise CheckFailed(f"evaluate gave {given!r} on rank 0: give a list of ids and the accuracy.")
     return given
-
-
-@exercise(
-    "04-uneven",
-    todo="sum the loss, call backward, all-reduce the sums and the number of samples, divide once",
-    hints=(
-        "Sums can be added up over ranks, means cannot. Which three things have to be added up before "
-        "anything is divided? And what does a rank without samples have to do?",
-        "total = the sum of the squared errors; total.backward(); all-reduce a tensor with total.item() and "
-        "len(labels); all-reduce every parameter.grad and divide it by the number of samples of all ranks; "
-        "return the summed loss over that number. An empty rank does all of it: its sums are 0.",
-    ),
-    references=(
-        "dtlab.data_parallel",
-        "dtlab.parallel.by_hand_ddp.HandDDP",
-        "torch.nn.parallel.DistributedDataParallel",
-    ),
-)
-def uneven(checks: Checks, answer: Any) -> None:
-    """The same number of collectives on all ranks, then loss and gradients of one process."""
-    _callable(answer)
-    ranks = _on_ranks(_uneven_cases, answer)
-    for sizes in _UNEVEN:
-        calls = [one[sizes]["collectives"] for one in ranks]
-        checks.integer(
-            f"parts of {_words(sizes)}: ranks that make as many collective calls as rank 0",
-            sum(count == calls[0] and count > 0 for count in calls),
-            RANKS,
-            look="a rank without samples makes the same calls; with none at all nothing is added up",
-        )
-    for sizes in _UNEVEN:
-        loss, gradients = _one_process(sizes)
-        checks.equal(
-            f"parts of {_words(sizes)}: mean loss, on each rank",
-            [_loss(one[sizes]["loss"]) for one in ranks],
-            [loss] * RANKS,
-            tolerance=1e-9,
-            look="the loss summed over all ranks, divided by the samples of all ranks",
-        )
-        checks.equal(
-            f"parts of {_words(sizes)}: gradients of one process, on each rank",
-            [one[sizes]["gradients"] for one in ranks],
-            [gradients] * RANKS,
-            tolerance=1e-9,
-            look="add up sums, then divide once, by the number of samples of all ranks",
-        )
-
-
-def _loss(given: Any) -> float:
-    if given is None or given is ...:
-        raise ToDo("uneven_step gave None; is a return missing?" if given is None else "...")
-    try:
-        return float(given)
-    except (TypeError, ValueError, RuntimeError):
-        raise CheckFailed(f"uneven_step gave {given!r}: give the mean loss as a float.") from None
-
-
-_UNEVEN: tuple[tuple[int, ...], ...] = ((3, 3, 2, 2), (1, 1, 0, 0), (0, 0, 4, 0))
-
-
-def _words(sizes: tuple[int, ...]) -> str:
-    return ", ".join(map(str, sizes))
-
-
-def _problem(sizes: tuple[int, ...]) -> tuple[Any, Tensor, Tensor]:
-    """A model and all samples, in float64; every rank makes the same ones."""
-    import torch
-
-    random = torch.Generator().manual_seed(sum(sizes) + sizes[0])
-    model = torch.nn.Linear(3, 1, dtype=torch.float64)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=random, dtype=torch.float64))
-    features = torch.randn(sum(sizes), 3, generator=random, dtype=torch.float64)
-    return model, features, torch.randn(sum(sizes), generator=random, dtype=torch.float64)
-
-
-def _one_process(sizes: tuple[int, ...]) -> tuple[float, list[Tensor]]:
-    model, features, labels = _problem(sizes)
-    loss = ((model(features).squeeze(1) - labels) ** 2).mean()
-    loss.backward()
-    return loss.item(), [parameter.grad for parameter in model.parameters()]
-
-
-def _uneven_cases(answer: Any) -> dict[tuple[int, ...], dict[str, Any]]:
-    from dtlab import traffic, world
-
-    found = {}
-    with world() as w:
-        for sizes in _UNEVEN:
-            model, features, labels = _problem(sizes)
-            start = sum(sizes[: w.rank])
-            mine = slice(start, start + sizes[w.rank])
-            with traffic() as counted:
-                loss = answer(model, features[mine], labels[mine])
-            w.barrier()
-            found[sizes] = {
-                "collectives": counted.collectives,
-                "loss": loss,
-                "gradients": [parameter.grad for parameter in model.parameters()],
-            }
-    return found
-
-
-def _callable(answer: Any) -> None:
-    if not callable(answer):
-        raise CheckFailed(f"the answer is {answer!r}: hand in the function itself.")
-
-
-def _on_ranks(measure: Any, answer: Any) -> list[Any]:
-    """Runs a measurement on four ranks; ranks that wait for each other become a refusal that says so."""
-    from dtlab import RankError, launch
-
-    try:
-        return launch(measure, RANKS, answer, timeout=8, echo=False)
-    except RankError as error:
-        if error.exception_type not in ("TimeoutError", "LateRankError"):
-            raise
-        raise CheckFailed(
-            f"the ranks wait for each other: {error.message}.\n"
-            "Where to look: every rank must make the same collective calls, also one without samples; "
-            "no `if` on the rank or on the number of samples around a collective."
-        ) from None
