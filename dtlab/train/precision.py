@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -152,9 +153,13 @@ class Precision:
         if self.scaler is not None:
             self._unscale(optimizers)
         norm = total_norm(tensors) if clip is not None or self._check_finite else None
-        if norm is not None and self._check_finite and not bool(norm.isfinite()):
-            return self._skip(norm, self._bad_gradient(norm, named))
-        if clip is not None and norm is not None:
+        is_small = False
+        if norm is not None and self._check_finite:
+            value = float(norm)  # waits for the device
+            if not math.isfinite(value):
+                return self._skip(norm, self._bad_gradient(value, named))
+            is_small = clip is not None and value + 1e-6 <= clip  # the factor would be 1
+        if clip is not None and norm is not None and not is_small:
             clip_by_norm(tensors, clip, norm)
         for each in optimizers:
             if self.scaler is None:
@@ -186,11 +191,11 @@ class Precision:
         self.skipped_in_a_row += 1
         return StepOutcome(False, norm, reason)
 
-    def _bad_gradient(self, norm: Tensor, named: list[tuple[str, Tensor]]) -> str:
+    def _bad_gradient(self, norm: float, named: list[tuple[str, Tensor]]) -> str:
         """The reason in words. Lowers the loss scale: an fp16 overflow is cured by that."""
         bad = [name for name in not_finite(named) if name]
         where = f" in {', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''}" if bad else ""
-        reason = f"the gradient is not finite (norm {float(norm)}){where}"
+        reason = f"the gradient is not finite (norm {norm}){where}"
         if self.scaler is not None:
             before = self.scaler.get_scale()
             self.scaler.update()

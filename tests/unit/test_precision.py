@@ -90,10 +90,11 @@ def test_gradients_are_unscaled_before_they_are_clipped():
     assert float(weight.detach().norm()) == pytest.approx(1.0, abs=1e-5)
 
 
+@pytest.mark.parametrize("norm", [5.0, 1.0, 0.9999995, 0.5])
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
-def test_clipping_and_the_norm_are_those_of_torch_without_a_scaler(name):
-    weight = weight_with_gradient()
-    other = weight_with_gradient()
+def test_clipping_and_the_norm_are_those_of_torch_to_the_bit_without_a_scaler(name, norm):
+    weight = weight_with_gradient(norm)
+    other = weight_with_gradient(norm)
     expected = nn.utils.clip_grad_norm_([other], 1.0)
     outcome = Precision(name).optimizer_step(torch.optim.SGD([weight], lr=1.0), clip=1.0)
     assert torch.equal(weight.grad, other.grad)
