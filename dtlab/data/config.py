@@ -50,7 +50,7 @@ class DataConfig:
     cache: Literal["none", "memory", "disk"] = "none"
     """Where the transformed columns are kept between runs."""
     cache_max_age_hours: float | None = None
-    """Entries of the cache that are older are rebuilt, by one process; 24 is usual where data changes daily."""
+    """Entries of the cache that are older are rebuilt, by one process; 24 is usual for daily data."""
 
     def __post_init__(self) -> None:
         for name in ("validation_fraction", "test_fraction"):

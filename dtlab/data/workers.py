@@ -131,8 +131,8 @@ def recommend_workers(
         return WorkerAdvice(
             0, 1, method, threaded,
             f"{ms}, but {SHM} has {room / 1e6:.3g} MB free and a worker on each rank ({ranks_per_host} here) "
-            f"needs {per_worker / 1e6:.3g} MB with a margin: one that fills it is killed (bus error). Give the "
-            "container more (--shm-size), or use the thread",
+            f"needs {per_worker / 1e6:.3g} MB with a margin: one that fills it is killed (bus error). "
+            "Give the container more (--shm-size), or use the thread",
         )  # fmt: skip
     best = min(with_workers(n) for n in range(1, most + 1))
     number = next(n for n in range(1, most + 1) if with_workers(n) <= 1.02 * best)
