@@ -1,0 +1,353 @@
+"""Checkpoints that a week of training can rely on: whole, exact, safe to read (lesson 12).
+
+- Everything that training depends on is in it: the parts you name, and each rank's random generators.
+- Tensors are stored as safetensors, the rest as one JSON file. Nothing is unpickled, ever.
+- A save is written beside and renamed when all ranks are done and all bytes are on the disk. A job that
+  dies at any moment leaves the previous checkpoint; what is torn or damaged is passed over with a line.
+- Asynchronous: training stops for a copy in memory, not for the disk. One save at a time, on a process
+  group of its own. Rank 0 writes what all ranks have in common, from one copy of its own; the others hold
+  none.
+- Every rank decides alike: the newest complete checkpoint is the one that all ranks see, and an error on
+  one rank is raised on all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch.distributed as dist
+from torch.distributed.checkpoint import CheckpointException
+
+from dtlab.errors import DtlabWarning, UserError
+from dtlab.ranks import agreement
+from dtlab.train import checkpoint_sharded as sharding
+from dtlab.train.checkpoint_entry import differing, enter, own_group, together
+from dtlab.train.checkpoint_parts import apply, is_per_rank, take
+from dtlab.train.checkpoint_read import problem_with, read_states
+from dtlab.train.checkpoint_store import CheckpointInfo, Store, candidates, describe
+from dtlab.train.checkpoint_write import Job, write
+from dtlab.train.staging import Stage, as_written
+
+__all__ = ["CheckpointInfo", "Checkpointer", "SaveStatus", "Stateful"]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything with a state. With the attribute ``per_rank = True`` each rank's own state is kept.
+
+    Such a part also has ``rederive(state, *, step, rank, world_size)`` for another world size.
+    """
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The state: tensors, arrays, numbers, strings, lists, dicts."""
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Take a state back."""
+
+
+@dataclass(frozen=True)
+class SaveStatus:
+    """How far the checkpoints lag behind training."""
+
+    last_good_step: int | None
+    """Step of the newest complete save of this run, or of the one that it resumed from."""
+    steps_since: int
+    """Steps that would be lost now."""
+    in_flight_step: int | None
+    failures: int
+    """Saves in a row that failed."""
+    last_error: str | None
+
+    def __str__(self) -> str:
+        good = "none" if self.last_good_step is None else f"step {self.last_good_step}"
+        error = f"; {self.last_error}" if self.last_error else ""
+        return f"last good checkpoint: {good}, {self.steps_since} steps ago{error}"
+
+
+class Checkpointer:
+    """Saves and loads the parts of a run; made and used by all ranks alike.
+
+    Args:
+        folder: one folder for one run, seen by all ranks.
+        keep: complete checkpoints that stay; older ones are removed after a newer one is complete.
+        asynchronous: write in the background.
+        group: the ranks that train together; default: all.
+        on_failure: ``"raise"``: a save that failed raises (in the background: at the next save or wait);
+            ``"warn"``: a :class:`DtlabWarning` each time with the last good step, and training goes on.
+        enter_seconds: how long a save waits for a rank that does not come, before it is named.
+        timeout: seconds for one exchange between ranks, the slowest rank's writing included.
+
+    Raises:
+        UserError: on every rank: the folder cannot be written, another job writes to it, keep is below 1.
+
+    >>> import tempfile, torch
+    >>> model = torch.nn.Linear(2, 1)
+    >>> with tempfile.TemporaryDirectory() as folder, Checkpointer(folder) as checkpoints:
+    ...     checkpoints.save({"model": model, "note": {"epoch": 1}}, step=10, samples=640)
+    ...     checkpoints.wait()
+    ...     checkpoints.load({"model": model}).step
+    10
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep: int = 3,
+        asynchronous: bool = True,
+        group: dist.ProcessGroup | None = None,
+        on_failure: Literal["raise", "warn"] = "raise",
+        enter_seconds: float = 10.0,
+        timeout: float = 600.0,
+    ) -> None:
+        if keep < 1:
+            raise UserError(f"keep = {keep}: keep at least 1 checkpoint")
+        if on_failure not in ("raise", "warn"):
+            raise UserError(f"on_failure = {on_failure!r}: choose 'raise' or 'warn'")
+        self.folder = Path(folder).absolute()
+        self.asynchronous, self.on_failure = asynchronous, on_failure
+        self.blocked_seconds = 0.0
+        """Time that saves kept training waiting, all of them together."""
+        self.lines: list[str] = []
+        """What was said: checkpoints passed over, generators derived anew, saves that failed."""
+        self._enter_seconds = enter_seconds
+        self._group = own_group(group, timeout)
+        self._rank, self._size = agreement.rank(self._group), agreement.world_size(self._group)
+        self._stage = Stage()
+        self._stager: Any = None
+        self._thread: threading.Thread | None = None
+        self._failed: BaseException | None = None
+        self._in_flight: int | None = None
+        self._good: int | None = None
+        self._last_error: str | None = None
+        self._seen_step = self._failures = 0
+        stores = self._together(lambda: self._open(keep))
+        for line in stores[0]:
+            self._say(line)
+
+    def _open(self, keep: int) -> list[str]:
+        self._store = Store(self.folder, keep) if self._rank == 0 else None
+        return self._store.unfinished if self._store is not None else []
+
+    # -- saving --------------------------------------------------------------------------------------------
+
+    def save(self, parts: Mapping[str, Any], step: int, *, samples: int, reason: str = "interval") -> None:
+        """Save ``parts`` as the state after ``step`` optimizer steps (collective).
+
+        Returns when the state is copied (asynchronous) or complete on the disk. An earlier save that is
+        still being written is waited for first.
+
+        Args:
+            parts: name -> Stateful (model, wrapped or not; optimizer; schedule; sampler; ``Generators()``)
+                or dict. Apart from per-rank parts all ranks hold the same; rank 0's is saved.
+            step: optimizer steps done.
+            samples: samples that all ranks together have seen.
+            reason: why, for people: "interval", "SIGTERM", ...
+
+        Raises:
+            LateRankError: a rank did not enter; it is named.
+            UserError: a part cannot be saved; the disk is full, read-only, gone. Nothing is lost by it:
+                earlier checkpoints stay as they are.
+        """
+        started = time.perf_counter()
+        try:
+            self._finish()
+            self._seen_step = step
+            enter(self._group, f"save(step={step})", self._enter_seconds)
+            job = self._take(parts, step, samples, reason)
+            if self.asynchronous:
+                self._in_flight = step
+                self._thread = threading.Thread(target=self._write, args=(job,), name="dtlab-checkpoint")
+                self._thread.start()
+            else:
+                self._write(job)
+                self._raise_failure()
+        finally:
+            self.blocked_seconds += time.perf_counter() - started
+
+    def wait(self) -> None:
+        """Wait until the save in flight is complete (collective).
+
+        Raises:
+            UserError: it failed (with ``on_failure="raise"``).
+        """
+        self._finish()
+
+    def _take(self, parts: Mapping[str, Any], step: int, samples: int, reason: str) -> Job:
+        """Everything that the save needs, independent of what training does next."""
+        taken: Any = None
+
+        def describe_mine() -> dict[str, Any]:
+            nonlocal taken
+            taken = take(parts, self._rank)
+            return {"step": step, "samples": samples, **taken.checksums()}
+
+        self._check_differing(self._together(describe_mine))
+        sharded = {name: tensor for name, tensor in taken.tensors.items() if sharding.is_sharded(tensor)}
+        plain = {name: tensor for name, tensor in taken.tensors.items() if name not in sharded}
+        if self._rank != 0:
+            plain = {}
+        if sharded:
+            self._stager, sharded = sharding.stage_sharded(self._stager, sharded)
+        head = {
+            "step": step,
+            "samples": samples,
+            "reason": reason,
+            "world_size": self._size,
+            "parts": taken.trees,
+            "sharded": sorted(sharded),
+        }
+        plain = self._stage.copy(plain) if self.asynchronous else as_written(plain)
+        return Job(head, plain, sharded, taken.own_trees, taken.own_tensors)
+
+    def _write(self, job: Job) -> None:
+        """All of the writing, in the background or not; leaves the outcome in attributes."""
+        step = job.head["step"]
+        try:
+            write(job, self._store, self.folder, self._group)
+            self._good, self._failures, self._last_error = step, 0, None
+            self._prune()
+        except (Exception, CheckpointException) as error:
+            good = "none is complete yet" if self._good is None else f"the last good one is step {self._good}"
+            self._failures += 1
+            self._last_error = line = f"the checkpoint of step {step} failed, {good}: {error}"
+            if not isinstance(error, UserError):
+                self._failed = error
+            elif self.on_failure == "raise":
+                self._failed = UserError(line)
+            else:
+                self._say(line)
+        finally:
+            self._in_flight = None
+
+    def _prune(self) -> None:
+        if self._store is not None:
+            try:
+                self._store.prune()
+            except OSError as error:
+                self._say(f"old checkpoints in {str(self.folder)!r} could not be removed: {error.strerror}")
+
+    # -- loading -------------------------------------------------------------------------------------------
+
+    def latest(self) -> CheckpointInfo | None:
+        """The newest checkpoint that is complete on every rank; None when there is none (collective).
+
+        Others that are newer are passed over with a line each: torn, damaged, or not seen by a rank.
+        """
+        self._finish()
+        names = self._together(lambda: [path.name for path in candidates(self.folder)])[0]
+        for name in names:
+            path = self.folder / name
+            problems = self._together(partial(problem_with, path, self._rank, self._size))
+            bad = {rank: text for rank, text in enumerate(problems) if text is not None}
+            if not bad:
+                return describe(path)[0]
+            rank, text = next(iter(bad.items()))
+            is_shared = self._size == 1 or rank == 0
+            self._say(f"{name} passed over: {text}" + ("" if is_shared else f" (seen by rank {rank})"))
+        return None
+
+    def load(self, parts: Mapping[str, Any], info: CheckpointInfo | None = None) -> CheckpointInfo | None:
+        """Put the state of a checkpoint back into ``parts`` (collective).
+
+        On the world size that saved it every rank gets its own generators back. On another one they are
+        derived anew from (seed, step, rank, world size), and a line says so. Give ``Generators()`` last.
+
+        Args:
+            parts: as for :meth:`save`; fewer are fine.
+            info: which checkpoint; default: :meth:`latest`.
+
+        Returns:
+            The checkpoint, or None where there is none.
+
+        Raises:
+            UserError: on every rank: a part is not in the checkpoint or does not fit. When the checkpoint
+                cannot be read, no part has been changed.
+        """
+        self._finish()
+        found = info if info is not None else self.latest()
+        if found is None:
+            return None
+        states = read_states(found.path, parts, self._group)
+        self._together(lambda: self._apply(parts, states, found))
+        self._good = self._seen_step = found.step
+        return found
+
+    def _apply(self, parts: Mapping[str, Any], states: dict[str, Any], info: CheckpointInfo) -> None:
+        for name, part in parts.items():
+            if not is_per_rank(part) or info.world_size == self._size:
+                apply(name, part, states[name])
+                continue
+            self._say(
+                f"{name!r} was saved by {info.world_size} ranks and now there are {self._size}: each rank "
+                f"derives its own anew from (seed, step {info.step}, rank, world size)"
+            )
+            part.rederive(states[name], step=info.step, rank=self._rank, world_size=self._size)
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def status(self, step: int | None = None) -> SaveStatus:
+        """How far the saves lag behind ``step`` (default: the last step that a save was asked for)."""
+        now = self._seen_step if step is None else step
+        return SaveStatus(
+            self._good, now - (self._good or 0), self._in_flight, self._failures, self._last_error
+        )
+
+    def close(self) -> None:
+        """Wait for the save in flight and free the folder (collective); before the process group ends."""
+        try:
+            self._finish()
+        finally:
+            if self._store is not None:
+                self._store.close()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        if self._thread is not None:  # the save in flight may still become whole; its error is the lesser one
+            self._thread.join()
+        if self._store is not None:
+            self._store.close()
+
+    def _finish(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def _together(self, action: Callable[[], Any]) -> list[Any]:
+        return together(self._group, self.folder, action)
+
+    def _check_differing(self, values: list[Mapping[str, Any]]) -> None:
+        for name in differing(values):
+            if name in ("step", "samples"):
+                shown = [value[name] for value in values]
+                raise UserError(f"{name} = {shown} on the ranks: give the same to save() on every rank")
+            self._say(
+                f"part {name!r} differs between the ranks and rank 0's is saved: reduce it over the ranks "
+                "before, or give it per_rank = True"
+            )
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line)
+        if self._rank == 0:
+            warnings.warn(line, DtlabWarning, stacklevel=3)

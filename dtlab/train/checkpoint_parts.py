@@ -1,0 +1,108 @@
+"""The parts of a run as states and back: model, optimizer, schedule, sampler, generators ... (lesson 12)."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+from dtlab.errors import UserError
+from dtlab.parallel.ddp import unwrap
+from dtlab.train.state import flatten
+
+__all__ = ["Taken", "apply", "bare", "is_per_rank", "state_of", "take"]
+
+
+@dataclass
+class Taken:
+    """What :func:`take` found on one rank."""
+
+    trees: dict[str, Any] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    own_trees: dict[str, Any] = field(default_factory=dict)
+    """Parts that every rank has for itself."""
+    own_tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def checksums(self) -> dict[str, int]:
+        """A short number per shared part: equal where the part is equal, tensors' values aside."""
+        return {name: zlib.crc32(json.dumps(tree).encode()) for name, tree in self.trees.items()}
+
+
+def bare(part: Any) -> Any:
+    """A module without the wrappers of data parallelism and ``torch.compile``; anything else as it is.
+
+    So keys carry no ``module.`` of a wrapper, while a model's own child of that name keeps it.
+    """
+    while isinstance(part, nn.Module):
+        inner = unwrap(part)
+        inner = inner._modules.get("_orig_mod", inner) or inner
+        if inner is part:
+            break
+        part = inner
+    return part
+
+
+def is_per_rank(part: Any) -> bool:
+    """Whether each rank has a state of its own in this part."""
+    return bool(getattr(part, "per_rank", False))
+
+
+def state_of(name: str, part: Any) -> Any:
+    """The state of a part: its ``state_dict()``, or itself when it is a dict.
+
+    Raises:
+        UserError: it is neither.
+    """
+    part = bare(part)
+    if hasattr(part, "state_dict"):
+        return part.state_dict()
+    if isinstance(part, Mapping):
+        return part
+    raise UserError(
+        f"part {name!r} is a {type(part).__name__}: give a dict, or an object with state_dict() and "
+        "load_state_dict()"
+    )
+
+
+def take(parts: Mapping[str, Any], rank: int) -> Taken:
+    """The states of all parts, flat. The tensors still share memory with the parts.
+
+    Raises:
+        UserError: something that a checkpoint cannot hold, by its path.
+    """
+    taken = Taken()
+    for name, part in parts.items():
+        if not name or "/" in name or name.startswith("$"):
+            raise UserError(f"part {name!r}: name a part without '/' and without a leading '$'")
+        state = state_of(name, part)
+        if is_per_rank(part):
+            tensors, taken.own_trees[name] = flatten(state, f"rank{rank}/{name}")
+            taken.own_tensors |= {path: tensor.cpu().clone() for path, tensor in tensors.items()}
+        else:
+            tensors, taken.trees[name] = flatten(state, name)
+            taken.tensors |= tensors
+    return taken
+
+
+def apply(name: str, part: Any, state: Any) -> None:
+    """Put a state back into its part; a dict is filled anew.
+
+    Raises:
+        UserError: the part does not fit: another model, other keys or shapes.
+    """
+    part = bare(part)
+    if hasattr(part, "load_state_dict"):
+        try:
+            part.load_state_dict(state)
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(
+                f"part {name!r} does not fit: {reason[:600]}; load it into what it was saved from"
+            ) from error
+    else:
+        part.clear()
+        part.update(state)
