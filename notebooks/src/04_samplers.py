@@ -265,7 +265,7 @@ with expect_failure(
         "every rank must make the same collective calls": "so: the same number of steps on every rank",
     },
 ):
-    launch(own_part, 4, timeout=5)
+    launch(own_part, 4, timeout=15)
 
 # %% [markdown]
 # `dtlab` sees that a rank has left while others wait, and says so. Plain gloo waits for 30 minutes, unless the rank that is done also exits.
@@ -464,9 +464,8 @@ one_process = GlobalBatchSampler(rows, 12, seed=7)
 uninterrupted = [[sorted(batch.tolist()) for batch in one_process] for _ in range(3)]
 for epoch in range(2):
     print(f"epoch {epoch}:", seen([chain(*one[0][epoch]) for one in four], range(rows)))
-    print(
-        "  same global batches as one process:", joined(one[0][epoch] for one in four) == uninterrupted[epoch]
-    )
+    same = joined(one[0][epoch] for one in four) == uninterrupted[epoch]
+    print("  same global batches as one process:", same)
 print("samples per rank in the last step:", [len(one[0][0][-1]) for one in four])
 print("state of the run that died:", state)
 resumed = joined(one[1] for one in four) + joined(two)
@@ -489,10 +488,8 @@ if solved("04-sampler"):
     whole = my_batches(rows, 12, 0, 1, seed=7, epoch=2)
     before = [my_batches(rows, 12, rank, 4, seed=7, epoch=2)[:2] for rank in range(4)]
     after = [my_batches(rows, 12, rank, 2, seed=7, epoch=2, position=24) for rank in range(2)]
-    print(
-        "yours, 2 steps on 4 ranks and the rest on 2:",
-        joined(before) + joined(after) == list(map(sorted, whole)),
-    )
+    same = joined(before) + joined(after) == list(map(sorted, whole))
+    print("yours, 2 steps on 4 ranks and the rest on 2:", same)
 
 # %% [markdown]
 # ### An uneven step under DDP
