@@ -51,12 +51,13 @@ def hello():
         return f"I am rank {w.rank} of {w.size}; here are {everybody}; the mean of our numbers is {mean}"
 
 
-for line in launch(hello, 2):
+for line in launch(hello, 2, echo=False):
     print(line)
 
 # %% [markdown]
 # Two processes started, found each other, exchanged a word and a number, and ended. The first launch takes about
 # a second because torch is loaded for all that follow; later ones take about a tenth. Change 2 to 4 and run the cell again.
+# (`echo=False`: what the ranks print stays in their log files.)
 #
 # ## Which way?
 # Lessons take 35 to 60 minutes. 01 to 04 build on each other; the later ones name what they need.
@@ -102,10 +103,11 @@ def few_steps(config, steps=20):
 
 # %% [markdown]
 # ### Flights
-# All departures from New York in 2013 with the weather: which arrive more than 15 minutes late? (`data/README.md` is its card.)
+# All departures from New York in 2013 with the weather: which arrive more than 15 minutes late? (`data/README.md` is
+# its card.) `cache="disk"` keeps the transformed columns, so that the second time takes a moment.
 
 # %% tags=["nbval-check-output"]
-describe(load_dataset(DataConfig(name="flights")))
+describe(load_dataset(DataConfig(name="flights", cache="disk")))
 
 # %% [markdown]
 # Train on all of it with two ranks, with a report: `dtlab train examples/flights.toml --nproc 2`, or `make train`.
@@ -118,7 +120,7 @@ clicks = DataConfig(name="clicks", rows=20_000)
 dataset = load_dataset(clicks)
 describe(dataset)
 print(f"the best AUC that anybody can reach on the test rows: {dataset.best_auc:.3f}")
-losses = launch(few_steps, 2, clicks, timeout=60)
+losses = launch(few_steps, 2, clicks, timeout=60, echo=False)
 print("loss fell:", all(after < before for before, after in losses))
 print("the ranks agree:", losses[0] == losses[1])
 
@@ -142,7 +144,7 @@ pq.write_table(pa.table(table), path)
 
 mine = DataConfig(name="parquet", path=str(path), label="bought", categorical=("city",), numeric=("price",))
 describe(load_dataset(mine))
-losses = launch(few_steps, 2, mine, timeout=60)
+losses = launch(few_steps, 2, mine, timeout=60, echo=False)
 print("loss fell:", all(after < before for before, after in losses))
 
 # %% [markdown]

@@ -110,7 +110,7 @@ def rows_per_second(disks, width=64, steps=9):
 
 with time_budget(8):
     one_disk = SharedDisk(RATE)
-    measured = {n: min(launch(rows_per_second, n, [one_disk], timeout=30)) for n in (1, 2, 4)}
+    measured = {n: min(launch(rows_per_second, n, [one_disk], timeout=30, echo=False)) for n in (1, 2, 4)}
 for n, rows in measured.items():
     print(f"{n} ranks: {rows:6,.0f} rows per second, {rows / measured[1]:.2f}x")
 assert measured[4] < 1.5 * RATE, "four ranks got more rows than the disk has"
@@ -369,7 +369,7 @@ def timeline(disks, width, split):
 
 
 def step_of(n, disks, width=64):
-    return typical_step(launch(timeline, n, disks, width, split, timeout=30))
+    return typical_step(launch(timeline, n, disks, width, split, timeout=30, echo=False))
 
 
 # %% tags=["varies"]
@@ -419,7 +419,7 @@ check("01-speedup", speedup)
 # %% tags=["varies"]
 predictions = ready and solved("01-speedup")
 disks = [SharedDisk(RATE) for _ in range(4)]
-own = {1: measured[1]} | {n: min(launch(rows_per_second, n, disks, timeout=30)) for n in (2, 4)}
+own = {1: measured[1]} | {n: min(launch(rows_per_second, n, disks, timeout=30, echo=False)) for n in (2, 4)}
 if predictions:
     d, c = (steps["1 rank, one disk"][part] for part in ("data", "compute"))
     s = steps["2 ranks, one disk"]["sync"]
@@ -462,8 +462,8 @@ for n, claimed in ((2, 1.8), (4, 3.2), (8, 5.6)):
 
 # %% tags=["varies"]
 as_it_is = measured[1]
-from_memory = launch(rows_per_second, 1, [None], timeout=30)[0]
-half_network = launch(rows_per_second, 1, [one_disk], width=32, timeout=30)[0]
+from_memory = launch(rows_per_second, 1, [None], timeout=30, echo=False)[0]
+half_network = launch(rows_per_second, 1, [one_disk], width=32, timeout=30, echo=False)[0]
 print(f"as it is: 1.00x; rows from memory: {from_memory / as_it_is:.2f}x")
 print(f"half the network: {half_network / as_it_is:.2f}x")
 assert from_memory > as_it_is, "the disk was not what this job waited for"
@@ -501,7 +501,7 @@ def trainer_shares(rows=4096, columns=16):
 
 
 # %% tags=["varies"]
-for rank, (rows, wait, communication) in enumerate(launch(trainer_shares, 2, timeout=30)):
+for rank, (rows, wait, communication) in enumerate(launch(trainer_shares, 2, timeout=30, echo=False)):
     bound = scaling.classify_step(wait, max(0.0, 1 - wait - communication), communication)
     print(f"rank {rank}: {rows:,.0f} rows/s, data {wait:.0%}, sync {communication:.0%}: {bound}")
 
