@@ -47,5 +47,10 @@ echo "== installing torch"
 "${pip[@]}" install -c requirements.lock ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch
 echo "== installing dtlab[$extras]"
 "${pip[@]}" install -c requirements.lock -e ".[$extras]"
+# JupyterLab would otherwise ask about news, and fetch them: the lessons need no network.
+settings=.venv/share/jupyter/lab/settings
+mkdir -p "$settings"
+echo '{"@jupyterlab/apputils-extension:notification": {"checkForUpdates": false, "fetchNews": "false"}}' \
+    >"$settings/overrides.json"
 rm -f .venv/.stamp-*
 touch "$@"
