@@ -137,6 +137,11 @@ def recommend_workers(
     best = min(with_workers(n) for n in range(1, most + 1))
     number = next(n for n in range(1, most + 1) if with_workers(n) <= 1.02 * best)
     gain = threaded / with_workers(number)
+    if gain < WORTH and most == 1:
+        return WorkerAdvice(
+            0, 1, method, threaded,
+            f"{ms}: there is a core or room in {SHM} for one worker only, which reads no faster than a thread",
+        )  # fmt: skip
     if gain < WORTH:
         return WorkerAdvice(
             0, 1, method, threaded,
