@@ -29,6 +29,15 @@ def place(frame: Frame) -> str:
     return f"{short_file(frame.file)}, line {frame.line}, in {frame.function}"
 
 
+def with_cell_names(text: str) -> str:
+    """``text`` of a rank, which knows a notebook's cell by a number only, with the cell's name: ``Cell In[3]``."""
+    for file in linecache.cache:
+        short, plain = short_file(file), os.path.basename(file)
+        if short != plain and plain in text:
+            text = text.replace(plain, short)
+    return text
+
+
 def excerpt(frame: Frame, around: int = 2) -> list[str]:
     """Numbered lines around the frame's line, that one marked with ``-->``; empty without a source."""
     lines = linecache.getlines(frame.file)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dtlab.ranks.rank_state import explain
 from dtlab.ranks.report import RankError, RankReport, doing
-from dtlab.ranks.source_lines import excerpt, is_users, place
+from dtlab.ranks.source_lines import excerpt, is_users, place, with_cell_names
 
 _WORKER = os.path.join("dtlab", "ranks", "worker.py")
 
@@ -31,6 +31,7 @@ def to_blame(reports: Sequence[RankReport]) -> RankReport | None:
 
 def rank_error(reports: Sequence[RankReport], restarts: str) -> RankError:
     """The error of a run in which at least one rank failed."""
+    reports = [dataclasses.replace(report, message=with_cell_names(report.message)) for report in reports]
     size = len(reports)
     late: tuple[int, ...] = ()
     blamed = to_blame(reports)
