@@ -140,7 +140,7 @@ def recommend_workers(
     if gain < WORTH and most == 1:
         return WorkerAdvice(
             0, 1, method, threaded,
-            f"{ms}: there is a core or room in {SHM} for one worker only, which reads no faster than a thread",
+            f"{ms}: there is a core, or room in {SHM}, for one worker only: no faster than a thread",
         )  # fmt: skip
     if gain < WORTH:
         return WorkerAdvice(
