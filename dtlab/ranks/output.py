@@ -18,6 +18,9 @@ TAIL_LIMIT = 64 << 10  # bytes from the end that it keeps besides
 CELL_LIMIT = 1 << 20  # bytes per rank that go into one notebook cell
 _LINE_LIMIT = 64 << 10  # an unfinished line longer than this is shown in pieces
 
+# torch warns so on a machine without name service, on every rank; nothing is wrong. The file keeps the line.
+_NOISE = b"The hostname of the client socket cannot be retrieved"
+
 _PREFIXED = re.compile(r"\[Rank \d+\]")
 
 
@@ -82,6 +85,8 @@ class RankOutput:
     def _show(self, lines: list[bytes]) -> None:
         shown: list[str] = []
         for raw in lines:
+            if _NOISE in raw:
+                continue
             line = _visible(raw.decode("utf-8", "replace"))
             if self._room is not None:
                 self._room -= len(line)

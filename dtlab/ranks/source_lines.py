@@ -30,7 +30,7 @@ def place(frame: Frame) -> str:
 
 
 def with_cell_names(text: str) -> str:
-    """``text`` of a rank, which knows a notebook's cell by a number only, with the cell's name: ``Cell In[3]``."""
+    """A rank knows a notebook's cell by a number only; here it gets its name, ``Cell In[3]``."""
     for file in linecache.cache:
         short, plain = short_file(file), os.path.basename(file)
         if short != plain and plain in text:
