@@ -62,10 +62,10 @@ def enter(group: dist.ProcessGroup | None, what: str, seconds: float) -> None:
             for state in states
             if state is not None and state.rank in late and state.where()
         )
+        # The launcher repeats what stands before the colon.
         raise LateRankError(
-            f"rank {rank} of {size}: all ranks must enter {what}, and {who} did not within {seconds:g} s"
-            + (f" ({doing})" if doing else "")
-            + "; call it on every rank, outside any `if rank == 0`",
+            f"all ranks must enter {what}, and {who} did not within {seconds:g} s: call it on every rank, "
+            f"outside any `if rank == 0`" + (f" ({doing})" if doing else ""),
             rank,
             late,
             states,

@@ -87,10 +87,10 @@ def targets(folder: Path, names: list[str], live: Mapping[str, Tensor]) -> dict[
             )
         template = like(live, name, entry.size)
         dtype = entry.properties.dtype
-        is_whole = template is None
-        made[name] = (
-            torch.empty(entry.size, dtype=dtype) if is_whole else torch.empty_like(template, dtype=dtype)
-        )
+        if template is None:
+            made[name] = torch.empty(entry.size, dtype=dtype)
+        else:
+            made[name] = torch.empty_like(template, dtype=dtype)
     return made
 
 
