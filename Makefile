@@ -71,7 +71,7 @@ types: $(DEV) ## mypy
 
 pytest: $(DEV) ## the tests without the notebooks
 	@echo "== tests"
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 notebooks: $(DEV) ## build notebooks/*.ipynb and notebooks/solutions/*.ipynb from notebooks/src
 	$(BIN)/python -m dtlab.course build
