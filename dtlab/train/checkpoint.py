@@ -38,6 +38,8 @@ from dtlab.train.staging import Stage, as_written
 
 __all__ = ["CheckpointInfo", "Checkpointer", "SaveStatus", "Stateful"]
 
+_PATIENCE_AFTER_ERROR = 30.0  # seconds
+
 
 @runtime_checkable
 class Stateful(Protocol):
@@ -318,8 +320,9 @@ class Checkpointer:
         if error is None:
             self.close()
             return
-        if self._thread is not None:  # the save in flight may still become whole; its error is the lesser one
-            self._thread.join()
+        if self._thread is not None:
+            # The save in flight may still become whole, but a peer that hangs must not hold back the error.
+            self._thread.join(_PATIENCE_AFTER_ERROR)
         if self._store is not None:
             self._store.close()
 

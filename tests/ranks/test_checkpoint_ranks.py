@@ -1,8 +1,12 @@
 """Checkpoints on real ranks: resumed runs equal uninterrupted ones, whatever interrupted them."""
 
 import os
+import pickle
+import random
 import shutil
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -110,9 +114,15 @@ def samples_of(runs: list[list[dict[str, Any]]], steps: int = STEPS) -> list[lis
     return [sorted(by_step[step]) for step in range(steps)]
 
 
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> list[dict[str, Any]]:
+    """Three ranks that nothing interrupts."""
+    return launch(train, 3, tmp_path_factory.mktemp("whole"))
+
+
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_a_resumed_run_on_three_ranks_ends_with_the_same_bits(tmp_path, dropout):
-    whole = launch(train, 3, tmp_path / "whole", dropout=dropout)
+def test_a_resumed_run_on_three_ranks_ends_with_the_same_bits(tmp_path, whole_run, dropout):
+    whole = whole_run if dropout == 0 else launch(train, 3, tmp_path / "whole", dropout=dropout)
     first = launch(train, 3, tmp_path / "cut", until=14, dropout=dropout)
     rest = launch(train, 3, tmp_path / "cut", dropout=dropout)
     assert {run["start"] for run in rest} == {12}  # the newest save, in the middle of the second epoch
@@ -149,15 +159,14 @@ def test_a_run_of_two_ranks_goes_on_with_one_and_with_four(tmp_path):
         assert len(set(draws)) == size, "ranks share a random stream"
 
 
-@pytest.mark.parametrize(("rank", "delay"), [(0, 0.0), (0, 0.002), (0, 0.01), (1, 0.001), (2, 0.005)])
-def test_a_kill_while_a_checkpoint_is_written_loses_no_earlier_one(tmp_path, rank, delay):
-    whole = launch(train, 3, tmp_path / "whole")
+@pytest.mark.parametrize(("rank", "delay"), [(0, 0.002), (0, 0.01), (1, 0.001)])
+def test_a_kill_while_a_checkpoint_is_written_loses_no_earlier_one(tmp_path, whole_run, rank, delay):
     with pytest.raises(dtlab.RankError, match="SIGKILL"):
         launch(train, 3, tmp_path / "cut", kill=(rank, 12, delay))
     rest = launch(train, 3, tmp_path / "cut")
     assert {run["start"] for run in rest} <= {8, 12}
     assert len({run["start"] for run in rest}) == 1
-    for a, b in zip(whole, rest, strict=True):
+    for a, b in zip(whole_run, rest, strict=True):
         assert equal(a["state"], b["state"])
     assert not list((tmp_path / "cut").glob(".save-*"))
 
@@ -330,10 +339,103 @@ def load_sharded_and_step(folder: Path) -> dict[str, Any]:
         return {"loss": step(), "saved_by": info.world_size}
 
 
+class Planted:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (self.marker,))
+
+
 def test_a_sharded_checkpoint_of_two_ranks_loads_on_one_three_and_four(tmp_path):
     saved = launch(shard_and_save, 2, tmp_path)
     assert len(list(tmp_path.glob("save-*/sharded/*.safetensors"))) == 2
+    for sharded in tmp_path.glob("save-*/sharded"):  # where torch's default storage unpickles
+        (sharded / ".metadata").write_bytes(pickle.dumps(Planted(tmp_path / "executed")))
     for size in (1, 2, 3, 4):  # the last layer has 3 rows: rank 3 of 4 holds none of them
         for found in launch(load_sharded_and_step, size, tmp_path):
             assert found["saved_by"] == 2
             assert found["loss"] == pytest.approx(saved[0]["loss"], abs=1e-6)
+    assert not (tmp_path / "executed").exists()
+
+
+def load_damaged_shards(folder: Path) -> list[str]:
+    with dtlab.world() as w, Checkpointer(folder) as checkpoints:
+        model, optimizer, _ = sharded_model(w)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DtlabWarning)
+            assert checkpoints.load({"model": model, "optimizer": optimizer}) is None
+        return checkpoints.lines
+
+
+def test_a_damaged_or_missing_shard_is_passed_over_by_every_rank(tmp_path):
+    launch(shard_and_save, 2, tmp_path)
+    shard = sorted(tmp_path.glob("save-*/sharded/*.safetensors"))[1]
+    shard.write_bytes(pickle.dumps(Planted(tmp_path / "executed")))
+    one, two = launch(load_damaged_shards, 2, tmp_path)
+    assert one == two
+    assert "passed over: " in one[0]
+    assert shard.name in one[0]
+    shard.unlink()
+    assert f"{shard.name} is missing" in launch(load_damaged_shards, 3, tmp_path)[0][0]
+    assert not (tmp_path / "executed").exists()
+
+
+def settle_and_compare() -> dict[str, Any]:
+    with dtlab.world(seed=1) as w:
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+        wrapped = data_parallel(model, w)
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        generators = torch.get_rng_state()
+        wrapped.eval()
+        settle_buckets(wrapped, lambda m: m(torch.randn(6, 4)).sum())
+        return {
+            "state": equal(before, model.state_dict()),
+            "generators": torch.equal(generators, torch.get_rng_state()),
+            "gradients": [p.grad for p in model.parameters()],
+            "training": wrapped.training,
+        }
+
+
+def test_settling_the_buckets_leaves_model_and_generators_as_they_were():
+    for found in launch(settle_and_compare, 2):
+        assert found == {"state": True, "generators": True, "gradients": [None] * 6, "training": False}
+
+
+def save_for_ever(folder: Path) -> None:
+    with dtlab.world(), Checkpointer(folder, keep=2) as checkpoints:
+        for step in range(1, 10_000):
+            checkpoints.save({"value": {"x": torch.full((2_000_000,), float(step))}}, step, samples=step)
+
+
+def test_kills_at_any_moment_of_a_save_leave_a_whole_checkpoint(tmp_path):
+    """The whole job dies, again and again, at moments that nobody chose; 8 MB take long enough to be cut."""
+    last, draw = 0, random.Random(4)
+    unfinished = 0
+    for _ in range(4):
+        job = subprocess.Popen([sys.executable, __file__, str(tmp_path)], start_new_session=True)
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("save-*"))) < 2 or newest_step(tmp_path) <= last:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        time.sleep(draw.uniform(0, 0.03))
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+        unfinished += len(list(tmp_path.glob(".save-*")))
+        with warnings.catch_warnings(), Checkpointer(tmp_path) as checkpoints:
+            warnings.simplefilter("ignore", DtlabWarning)
+            value: dict[str, Any] = {}
+            info = checkpoints.load({"value": value})
+        assert value["x"].eq(info.step).all()
+        assert info.step >= last
+        assert not any("passed over" in line for line in checkpoints.lines)
+        last = info.step
+    assert unfinished > 0, "no kill hit a save"
+
+
+def newest_step(folder: Path) -> int:
+    return max((int(path.name[-10:]) for path in folder.glob("save-*")), default=0)
+
+
+if __name__ == "__main__":
+    save_for_ever(Path(sys.argv[1]))
