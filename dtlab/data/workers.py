@@ -3,8 +3,9 @@
 The rule "num_workers must be 0" is wrong, and so is "take 4". What decides:
 
 - *Do they pay?* A worker costs a copy through shared memory and a queue with every batch. A thread costs
-  next to nothing, but is one reader. Workers share the work of making features; each of them decodes every
-  row group of the window again, so decoding is the floor of a step.
+  next to nothing, but is one reader, and Python code in it stops the training step (one lock for all Python
+  code of a process, the GIL; Arrow and NumPy release it). Workers share the work of making features; each of
+  them decodes every row group of the window again, so decoding is the floor of a step.
 - *Do they deadlock?* A forked worker inherits the locks that the parent's other threads hold, and nobody ever
   frees them: those of a prefetch thread, of gloo and NCCL, of CUDA. Then start by forkserver or spawn.
 - *Do they die?* Batches travel in /dev/shm, 64 MB in a container by default; a full one kills the worker.
@@ -29,7 +30,7 @@ from dtlab.data.worker_death import DataLoaderWorkerError
 from dtlab.errors import UserError
 from dtlab.ranks import agreement
 
-QUEUE_SECONDS = 1e-3
+QUEUE_SECONDS = 2e-3
 """Seconds that the consumer spends on a batch from a worker: queue, mapping, copy (``benchmarks.stream``)."""
 WORTH = 1.1
 """Workers must make a step this much faster: they cost memory, a start with every epoch, and hard faults."""
@@ -54,6 +55,7 @@ def recommend_workers(
     decode_seconds: float,
     transform_seconds: float,
     step_seconds: float,
+    python_seconds: float = 0.0,
     batch_bytes: int = 0,
     cores: int | None = None,
     ranks_per_host: int = 1,
@@ -66,14 +68,17 @@ def recommend_workers(
         decode_seconds: to decode what one step needs, in one reader (``ReadCounts.decode_seconds`` / steps).
         transform_seconds: to make this rank's batch of it (``ParquetStream.transform_seconds`` / steps).
         step_seconds: of training on a batch, without waiting for data.
+        python_seconds: what of ``transform_seconds`` is Python code, a loop over rows for example. That of
+            ``Features`` is close to none.
         batch_bytes: of one batch of this rank.
         cores: of this host; by default those that this process may use.
         ranks_per_host: ranks that share the cores and /dev/shm.
         prefetch_factor: batches that each worker makes ahead.
         shm_bytes: free in /dev/shm; by default as it is now.
 
-    Expected seconds of a step: the sum without a thread; the larger of the two with a thread on a core of its
-    own; with W workers the larger of ``step + QUEUE_SECONDS`` and ``decode + transform / W``.
+    Expected seconds of a step: the sum without a thread; with a thread on a core of its own the larger of
+    ``decode + transform`` and ``step + python``; with W workers the larger of ``step + QUEUE_SECONDS`` and
+    ``decode + transform / W``.
 
     Raises:
         UserError: a negative time, or no core.
@@ -89,6 +94,7 @@ def recommend_workers(
         ("decode_seconds", decode_seconds),
         ("transform_seconds", transform_seconds),
         ("step_seconds", step_seconds),
+        ("python_seconds", python_seconds),
     ):
         if not 0 <= seconds < math.inf:
             raise UserError(f"{name} is {seconds}; give the seconds of one step, 0 or more")
@@ -113,8 +119,8 @@ def recommend_workers(
             f"{cores} cores for {ranks_per_host} ranks leave none to a reader: a thread or worker would take "
             "its time from the training step",
         )  # fmt: skip
-    threaded = max(make, step_seconds)
-    if make <= step_seconds:
+    threaded = max(make, step_seconds + python_seconds)
+    if threaded <= step_seconds + QUEUE_SECONDS:
         return WorkerAdvice(
             0, 1, method, threaded, f"{ms}: one thread reads ahead as fast as the step consumes"
         )
@@ -137,7 +143,7 @@ def recommend_workers(
     best = min(with_workers(n) for n in range(1, most + 1))
     number = next(n for n in range(1, most + 1) if with_workers(n) <= 1.02 * best)
     gain = threaded / with_workers(number)
-    if gain < WORTH and most == 1:
+    if gain < WORTH and most == 1 and decode_seconds <= transform_seconds:
         return WorkerAdvice(
             0, 1, method, threaded,
             f"{ms}: there is a core, or room in {SHM}, for one worker only: no faster than a thread",
@@ -153,7 +159,7 @@ def recommend_workers(
     )
     return WorkerAdvice(
         number, 0, method, with_workers(number),
-        f"{ms}: {number} workers share the work, {gain:.1f}x faster than a thread{limit}",
+        f"{ms}: {number} worker{'s' * (number > 1)}, {gain:.1f}x faster than a thread{limit}",
     )  # fmt: skip
 
 

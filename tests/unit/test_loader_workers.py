@@ -139,9 +139,9 @@ def advice(**changes):
 
 def test_workers_pay_when_making_features_is_slower_than_training():
     slow = advice()
-    assert (slow.num_workers, slow.prefetch) == (3, 0)
-    assert slow.step_seconds == pytest.approx(11e-3)
-    assert "3 workers" in slow.reason
+    assert (slow.num_workers, slow.prefetch) == (2, 0)
+    assert slow.step_seconds == pytest.approx(12e-3)
+    assert "2 workers" in slow.reason
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,16 @@ def test_no_workers_where_they_cannot_help_and_the_reason_says_why(changes, pref
     assert reason in given.reason
 
 
+def test_python_code_in_a_thread_stops_the_step_and_one_worker_does_not():
+    times = {"transform_seconds": 8e-3, "cores": 2}
+    assert advice(**times).num_workers == 0
+    assert advice(**times).step_seconds == pytest.approx(10e-3)
+    python = advice(**times, python_seconds=8e-3)
+    assert (python.num_workers, python.step_seconds) == (1, pytest.approx(12e-3))
+
+
 def test_shared_memory_and_cores_limit_the_workers():
-    few = advice(shm_bytes=64 * 2**20, batch_bytes=5 * 10**6)
+    few = advice(shm_bytes=64 * 2**20, batch_bytes=5 * 10**6, transform_seconds=50e-3)
     assert few.num_workers == 2
     assert "/dev/shm" in few.reason
     assert advice(transform_seconds=1.0).num_workers == 7
