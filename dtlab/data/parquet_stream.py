@@ -78,6 +78,8 @@ class ParquetStream(BlockStream):
         self._id = None if spec.id == parquet.ROW else spec.id
         named = (name for name in (self._label, self._id) if name is not None)
         self.reader = RowGroupReader(self.paths, list(dict.fromkeys([*spec.inputs(), *named])))
+        if not self.reader.groups:
+            raise UserError(f"path: {self.paths[0]} (of {len(self.paths)} files) and the others hold no rows")
         self.transform_seconds = 0.0
         blocks = [group.rows for group in self.reader.groups]
         super().__init__(StreamSampler(blocks, global_batch, window=window, **arguments), self._block)

@@ -286,6 +286,9 @@ def test_wrong_columns_and_labels_are_named(log, features, tmp_path):
         ParquetStream(tmp_path / "unlabelled", features, 10)
     stream = ParquetStream(tmp_path / "unlabelled", features, 100, labels=False, rank=0, world_size=1)
     assert all(batch.labels is None for batch in stream)
+    write(tmp_path / "none", table().slice(0, 0))
+    with pytest.raises(UserError, match="hold no rows"):
+        ParquetStream(tmp_path / "none", features, 10)
     with pytest.raises(UserError, match="window is 0"):
         ParquetStream(log, features, 10, window=0)
     with pytest.raises(UserError, match="prefetch is -1"):
@@ -300,6 +303,43 @@ def test_features_can_be_fitted_on_a_sample_of_row_groups(log):
     assert reader.counts.groups_read == 3
     assert reader.sample(10**9).num_rows == ROWS
     assert Features.fit(sample, SPEC).num_dense == 2
+
+
+MEMORY = """
+import sys, tracemalloc
+import pyarrow as pa
+from dtlab.data.features import Features
+from dtlab.data.parquet_stream import ParquetStream
+from dtlab.data.stream_loader import StreamLoader
+
+if __name__ == "__main__":
+    tracemalloc.start()
+    for window in (2, 80):  # rising, as Arrow's peak cannot be reset
+        features = Features.from_json(sys.argv[2])
+        stream = ParquetStream(sys.argv[1], features, 512, window=window, rank=0, world_size=1)
+        if window == 2:
+            next(stream.walk(0, 1))  # what is imported on first use is no row
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        for batch in StreamLoader(stream, prefetch=1):
+            pass
+        print(pa.default_memory_pool().max_memory() + tracemalloc.get_traced_memory()[1] - before)
+"""
+
+
+def test_memory_holds_some_windows_and_not_the_table(tmp_path, features):
+    whole = table(400_000)
+    folder = write(tmp_path / "large", whole, files=4, group=5_000)
+    script = tmp_path / "memory.py"
+    script.write_text(MEMORY)
+    done = subprocess.run(
+        [sys.executable, str(script), str(folder), features.to_json()],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    two_groups, all_groups = map(int, done.stdout.split())
+    assert all_groups > whole.nbytes
+    assert two_groups < all_groups / 5
 
 
 MANY = """
