@@ -5,7 +5,7 @@
   the end of an epoch the ranks add up their counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,7 @@ class Coverage:
         self._ids = _sorted_universe(universe)
         self._parts: list[Tensor] = []
         self._seen = np.zeros(len(self._ids), dtype=bool)
+        self._counts = np.zeros(len(self._ids), dtype=np.int32)  # of this epoch, over all ranks
         self.epochs = 0
         """Epochs (or parts of one) that were ended."""
         self.rows = 0
@@ -132,6 +133,23 @@ class Coverage:
         Raises:
             UserError: on every rank, when a row reached the model that is not in the universe.
         """
+        self.fold()
+        counts, self._counts = self._counts, np.zeros(len(self._ids), dtype=np.int32)
+        found = counts > 0
+        duplicates = int(counts.sum(dtype=np.int64)) - int(found.sum())
+        self._seen |= found
+        self.epochs += 1
+        self.rows += int(counts.sum(dtype=np.int64))
+        self.duplicates += duplicates
+        self.missed.append(len(found) - int(found.sum()))
+        return duplicates
+
+    def fold(self) -> None:
+        """Add up what was seen since the last call over the ranks (collective), in mid-epoch too.
+
+        Raises:
+            UserError: on every rank, when a row reached the model that is not in the universe.
+        """
         mine = torch.cat(self._parts).cpu().numpy() if self._parts else np.empty(0, dtype=np.int64)
         self._parts = []
         counts, foreign = _count(mine, self._ids)
@@ -145,14 +163,34 @@ class Coverage:
                 f"{foreign} rows reached the model whose ids are not among the {len(self._ids)} given; "
                 "check which split the loader reads"
             )
-        found = counts > 0
-        duplicates = int(counts.sum(dtype=np.int64)) - int(found.sum())
-        self._seen |= found
-        self.epochs += 1
-        self.rows += int(counts.sum(dtype=np.int64))
-        self.duplicates += duplicates
-        self.missed.append(len(found) - int(found.sum()))
-        return duplicates
+        self._counts += counts.astype(np.int32)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything counted up to the last :meth:`fold`; the same on every rank."""
+        return {
+            "seen": self._seen,
+            "counts": self._counts,
+            "epochs": self.epochs,
+            "rows": self.rows,
+            "duplicates": self.duplicates,
+            "missed": list(self.missed),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting, on this or another number of ranks.
+
+        Raises:
+            UserError: the state counts another number of rows.
+        """
+        seen, counts = np.asarray(state["seen"], dtype=bool), np.asarray(state["counts"], dtype=np.int32)
+        if len(seen) != len(self._ids):
+            raise UserError(
+                f"coverage was counted over {len(seen)} rows, now there are {len(self._ids)}: the data is "
+                "another"
+            )
+        self._seen, self._counts, self._parts = seen.copy(), counts.copy(), []
+        self.epochs, self.rows = int(state["epochs"]), int(state["rows"])
+        self.duplicates, self.missed = int(state["duplicates"]), [int(number) for number in state["missed"]]
 
 
 def _as_ids(ids: Any) -> np.ndarray:

@@ -6,6 +6,7 @@ by the number of rows of the global batch. Means of means would weigh the rows o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -37,22 +38,37 @@ class MeanLoss:
     def __init__(self) -> None:
         self._sums: list[Tensor] = []
         self._total = 0.0
-        self.rows = 0
+        self._folded = 0
+        self.rows: float = 0
+        self.first_bad: int | None = None
+        """Which of the sums since the last read was the first that is not finite (0-based), once folded."""
 
-    def add(self, loss_sum: Tensor, rows: int) -> None:
+    def add(self, loss_sum: Tensor, rows: float) -> None:
         self._sums.append(loss_sum)
         self.rows += rows
         if len(self._sums) >= 1024:
             self._fold()
 
     def _fold(self) -> None:
-        if self._sums:
-            self._total += float(torch.stack(self._sums).sum(dtype=torch.float64))
-            self._sums.clear()
+        if not self._sums:
+            return
+        sums = torch.stack(self._sums)
+        part = float(sums.sum(dtype=torch.float64))
+        if not math.isfinite(part) and self.first_bad is None:
+            bad = (~sums.isfinite()).nonzero().flatten().tolist()
+            self.first_bad = self._folded + bad[0] if bad else None
+        self._total += part
+        self._folded += len(self._sums)
+        self._sums.clear()
 
-    def read(self) -> tuple[float, int]:
+    def total(self) -> float:
+        """Sum of losses of this rank so far (waits for the device)."""
+        self._fold()
+        return self._total
+
+    def read(self) -> tuple[float, float]:
         """``(sum of losses, rows)`` of this rank since the last read; starts again from zero."""
         self._fold()
         total, rows = self._total, self.rows
-        self._total, self.rows = 0.0, 0
+        self._total, self.rows, self._folded, self.first_bad = 0.0, 0, 0, None
         return total, rows

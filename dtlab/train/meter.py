@@ -23,10 +23,19 @@ class Reading:
     """Most memory this rank has held so far: CUDA allocator on a card, resident set on a CPU."""
     wait_share: float
     communication_share: float
+    samples: int = 0
+    """Samples that all ranks have seen since the start of training."""
+    loss: float | None = None
+    """Mean loss over all ranks since the last reading. A single rank's would be noisier by sqrt(ranks)."""
+    lr: float | None = None
+    """Rate of the last step."""
+    grad_norm: float | None = None
+    """Norm of the last step's gradient before clipping, where it was computed."""
 
     def __str__(self) -> str:
+        loss = "" if self.loss is None else f" loss {self.loss:.4f},"
         return (
-            f"step {self.step}: {self.samples_per_second:,.0f} samples/s, peak memory "
+            f"step {self.step}:{loss} {self.samples_per_second:,.0f} samples/s, peak memory "
             f"{self.memory_bytes / 1e9:.2f} GB, {self.communication_share:.0%} communication, "
             f"{self.wait_share:.0%} waiting for data"
         )

@@ -1,16 +1,106 @@
-"""Stopping at the best epoch: the decision rests on a metric that every rank already shares."""
+"""Early stopping: one decision for all ranks, patience counted in samples seen (lesson 12).
+
+Counted in optimizer steps, patience shrinks as ranks are added: with a global batch N times as large, the
+same number of steps is N times as many samples. Counted in samples, a rule means the same on any world size.
+Stopping is one half of it; the other is to go back to the best epoch, see :attr:`EarlyStopping.best_epoch`.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dtlab.errors import UserError
+from dtlab.ranks import agreement
+
+__all__ = ["BestEpoch", "EarlyStopping"]
 
 
-@dataclass
-class BestEpoch:
-    """Keeps the best value of a metric that should grow, and says when to stop.
+class EarlyStopping:
+    """Keeps the best value of a validation metric and says when to stop.
 
-    ``patience`` epochs in a row without a better value end training. A nan counts as not better.
+    Args:
+        patience: samples seen without a better value before training stops.
+        mode: "max" when a larger metric is better (AUC), "min" when a smaller one is (loss).
+        min_delta: a value counts as better only when it is better by more than this.
+
+    The first number is an improvement over nothing. A nan is never better.
+
+    >>> stop = EarlyStopping(patience=200, mode="min")
+    >>> [stop.update(loss, samples) for loss, samples in ((1.0, 100), (0.5, 200), (0.6, 300), (0.7, 400))]
+    [False, False, False, True]
+    >>> stop.best, stop.best_epoch, stop.best_samples
+    (0.5, 2, 200)
+    """
+
+    def __init__(
+        self, patience: float, *, mode: Literal["max", "min"] = "max", min_delta: float = 0.0
+    ) -> None:
+        if not patience > 0:
+            raise UserError(f"patience = {patience!r}: must be positive; leave early stopping out instead")
+        if mode not in ("max", "min"):
+            raise UserError(f"mode = {mode!r}: choose 'max' or 'min'")
+        if not min_delta >= 0:
+            raise UserError(f"min_delta = {min_delta!r}: must be 0 or more")
+        self.patience, self.mode, self.min_delta = patience, mode, min_delta
+        self.value = math.nan
+        """The last value, as all ranks saw it."""
+        self.best = -math.inf if mode == "max" else math.inf
+        self.best_epoch = 0
+        """Counted from 1; 0 until a value was better than nothing."""
+        self.best_samples = 0
+        self.epoch = 0
+        """Validations so far."""
+        self.bad_epochs = 0
+        """Validations since the best one."""
+        self.improved = False
+        """Whether the last value was the best so far."""
+
+    def update(self, value: float | None, samples: int) -> bool:
+        """Take the metric of one validation after ``samples`` samples; True means stop now (collective).
+
+        Ranks may bring different values, or None where the metric is not known: the decision rests on the
+        mean of the values given, and is the same everywhere.
+
+        Raises:
+            UserError: on every rank, when no rank gives a value.
+        """
+        given = agreement.mean({} if value is None else {"metric": float(value)})
+        if not given:
+            raise UserError("early stopping: no rank gave a metric; give it on one rank at least")
+        self.value = value = given["metric"]
+        self.epoch += 1
+        # The first number only has to be one: inf - inf would be nan.
+        gain = value - self.best if self.mode == "max" else self.best - value
+        self.improved = math.isfinite(value) and (self.best_epoch == 0 or gain > self.min_delta)
+        if self.improved:
+            self.best, self.best_epoch, self.best_samples, self.bad_epochs = value, self.epoch, samples, 0
+        else:
+            self.bad_epochs += 1
+        return samples - self.best_samples >= self.patience
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the rule, as JSON values; equal on every rank."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the saved counts; the rule is this object's own.
+
+        Raises:
+            UserError: the state is not that of early stopping.
+        """
+        if set(state) != set(_STATE):
+            raise UserError(f"stopping state has the keys {sorted(state)}; it needs exactly {sorted(_STATE)}")
+        for name in _STATE:
+            setattr(self, name, state[name])
+
+
+_STATE = ("value", "best", "best_epoch", "best_samples", "epoch", "bad_epochs", "improved")
+
+
+class BestEpoch(EarlyStopping):
+    """The same rule counted in validations, for a larger metric that is better.
 
     >>> stop = BestEpoch(patience=1)
     >>> [stop.update(value) for value in (0.70, 0.73, 0.72)]
@@ -19,19 +109,6 @@ class BestEpoch:
     (0.73, 2)
     """
 
-    patience: int
-    best: float = -math.inf
-    best_epoch: int = 0
-    epoch: int = 0
-    bad_epochs: int = 0
-    improved: bool = False
-
-    def update(self, value: float) -> bool:
-        """Take the metric of the epoch that ended; True means stop now. Epochs are counted from 1."""
-        self.epoch += 1
-        self.improved = not math.isnan(value) and value > self.best
-        if self.improved:
-            self.best, self.best_epoch, self.bad_epochs = value, self.epoch, 0
-        else:
-            self.bad_epochs += 1
-        return self.bad_epochs >= self.patience
+    def update(self, value: float | None, samples: int | None = None) -> bool:
+        """Take the metric of the epoch that ended; True means stop now (collective)."""
+        return super().update(value, self.epoch + 1 if samples is None else samples)

@@ -1,15 +1,15 @@
-"""The training step and the loop around it, on any number of ranks (lesson 03).
+"""The training step and the loop around it, on any number of ranks (lessons 03 and 05).
 
 The arithmetic is exact: the gradient of one step is the gradient of the sum of losses over the global
-batch divided by its row count, whatever the number of ranks and however unevenly a tail is shared.
+batch divided by its row count (or token count), whatever the number of ranks and micro-batches and however
+unevenly a tail is shared.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,29 +17,34 @@ from torch.optim import Optimizer
 
 from dtlab.data.batch import Batch
 from dtlab.data.loader import Loader
+from dtlab.errors import UserError
 from dtlab.parallel.communication import AllReduceClock
 from dtlab.parallel.ddp import data_parallel, unwrap
 from dtlab.ranks import agreement
-from dtlab.train.losses import Loss, MeanLoss, binary_cross_entropy
+from dtlab.train.flags import Flags
+from dtlab.train.losses import Loss, binary_cross_entropy
 from dtlab.train.meter import Meter, Reading
 from dtlab.train.metrics import Metrics, evaluate
+from dtlab.train.non_finite import NonFinite, NonFiniteError, NonFinitePolicy
+from dtlab.train.precision import Precision, pick_precision
 from dtlab.train.progress import Progress
+from dtlab.train.recompute import recompute_blocks
+from dtlab.train.schedule import Schedule
+from dtlab.train.settle import settle_buckets
+from dtlab.train.step import FullStep
+from dtlab.train.tally import EpochResult, Tally
+
+__all__ = ["EpochResult", "Trainer", "Watcher", "global_steps"]
 
 
-@dataclass(frozen=True)
-class EpochResult:
-    """One pass over the training rows, equal on every rank."""
+class Watcher(Protocol):
+    """What happens between steps: see :class:`dtlab.train.watch.Watch`."""
 
-    epoch: int
-    steps: int
-    loss: float
-    """Mean loss per row over all ranks."""
-    seconds: float
-    samples_per_second: float
-    wait_share: float
-    """Share of the time spent waiting for data on this rank."""
-    communication_share: float
-    """Share of the time spent in gradient all-reduces, the wait for the slower rank included."""
+    next_step: int
+    """The number of steps done at which :meth:`look` is called next."""
+
+    def look(self) -> bool:
+        """Act on what is due; True ends the pass here."""
 
 
 class Trainer:
@@ -48,9 +53,29 @@ class Trainer:
     Args:
         model: a plain module; it is replicated over the ranks by :func:`dtlab.data_parallel`.
         optimizer: built on ``model.parameters()``.
-        loss: takes model and batch, returns the SUM of the rows' losses.
+        loss: takes model and batch, returns the SUM of the rows' (or tokens') losses.
         engine: ``"torch"`` (DDP) or ``"by_hand"``.
+        precision: "fp32", "bf16", "fp16", "auto", or a :class:`Precision`; None is fp32.
+        clip: largest norm of all gradients together; None does not clip.
+        schedule: sets the rate before each step; None leaves the optimizer's rate alone.
+        micro_batch: most rows of one forward on one rank; None does not cut.
+        count: tokens in a batch of this rank; the loss is then divided by all ranks' tokens instead of rows.
+            That takes one small message a step, which hides behind the first forward.
+        checkpoint_activations: compute the blocks' activations again in backward: True for ``model.blocks``,
+            or names of submodules.
+        compile: ``torch.compile`` the model; a text names the backend.
+        non_finite: what a gradient that is not finite does: "stop", "skip" or "roll_back". In plain fp32
+            without clipping, "stop" looks at the losses about once a second and not at every gradient.
+        find_unused: allow parameters that a step does not use.
+        seed: let dropout depend on (seed, step, rank); None goes on with the generators as they are.
+        flags: shared flags of the run; by default the trainer makes its own.
+        log_every: steps between two readings.
         on_batch: called with every batch that reaches the model (sample coverage uses it).
+        on_reading: called with every reading.
+        tell: takes a line when a step is skipped or rolled back; by default a DtlabWarning.
+
+    Raises:
+        UserError: an argument is out of range or does not fit the model.
 
     >>> trainer = Trainer(model, torch.optim.AdamW(model.parameters(), lr=1e-3))  # doctest: +SKIP
     >>> for batch, rows in global_steps(loader):                                  # doctest: +SKIP
@@ -64,21 +89,62 @@ class Trainer:
         *,
         loss: Loss = binary_cross_entropy,
         engine: Literal["torch", "by_hand"] = "torch",
+        precision: Precision | str | None = None,
+        clip: float | None = None,
+        schedule: Schedule | None = None,
+        micro_batch: int | None = None,
+        count: Callable[[Any], float | Tensor] | None = None,
+        checkpoint_activations: bool | Sequence[str] = False,
+        compile: bool | str = False,
+        non_finite: NonFinitePolicy = "stop",
+        find_unused: bool = False,
+        seed: int | None = None,
+        flags: Flags | None = None,
         log_every: int = 100,
         on_batch: Callable[[Batch], None] | None = None,
         on_reading: Callable[[Reading], None] | None = None,
+        tell: Callable[[str], None] | None = None,
         show_progress: bool | None = None,
     ) -> None:
-        self.model = data_parallel(model, engine=engine)
+        if checkpoint_activations:
+            recompute_blocks(model, checkpoint_activations)
+        if compile:
+            model.compile(**({"backend": compile} if isinstance(compile, str) else {}))
+        self.model = data_parallel(model, engine=engine, find_unused=find_unused)
         self.clock = AllReduceClock(self.model)
         self.optimizer = optimizer
         self.rank, self.world_size = agreement.rank(), agreement.world_size()
         self.steps_done = 0
-        self._loss = loss
+        """Steps taken, skipped ones included."""
+        self.samples = 0
+        """Samples of the steps that :meth:`train_epoch` took, over all ranks."""
+        self.flags = Flags() if flags is None else flags
+        self.tally = Tally()
+        self.schedule = schedule
+        self._loss, self._count, self._stops = loss, count, non_finite == "stop"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._device = self._parameters[0].device
         self._dtype = self._parameters[0].dtype
         self._scales: dict[int, Tensor] = {}
+        if not isinstance(precision, Precision):
+            # A gradient's norm that is computed anyway costs nothing to look at on a CPU.
+            looks = non_finite != "stop" or (clip is not None and self._device.type == "cpu")
+            precision = pick_precision(self._device, precision or "fp32", check_finite=looks)
+            is_lean = precision.name == "fp32"
+        else:
+            is_lean = False
+        self.precision = precision
+        is_lean = is_lean and self._stops and schedule is None
+        parts = {"model": unwrap(self.model), "optimizer": optimizer, "schedule": schedule}
+        policy = NonFinite(non_finite, {n: p for n, p in parts.items() if p is not None}, tell=tell)
+        full = FullStep(
+            self.model, optimizer, loss, precision=precision, clip=clip, schedule=schedule, count=count,
+            micro_batch=micro_batch, flags=self.flags, non_finite=policy, seed=seed, rank=self.rank,
+            world_size=self.world_size,
+        )  # fmt: skip
+        is_lean = is_lean and all(option is None for option in (clip, micro_batch, count, seed))
+        self.full = None if is_lean else full
+        """The step with everything, or None where nothing but the plain step was asked for."""
         self._on_batch, self._on_reading, self._log_every = on_batch, on_reading, log_every
         self._show = self.rank == 0 if show_progress is None else show_progress
 
@@ -86,7 +152,14 @@ class Trainer:
         """One optimizer step; ``rows`` is the row count of the GLOBAL batch. Returns this rank's loss sum.
 
         ``batch`` holds this rank's rows, possibly none of them.
+
+        Raises:
+            NonFiniteError: on every rank, see ``non_finite``.
         """
+        if self.full is not None:
+            total = self.full(batch, rows, self.steps_done)
+            self.steps_done += 1
+            return total
         for parameter in self._parameters:
             parameter.grad = None
         loss = self._loss(self.model, batch)
@@ -104,46 +177,109 @@ class Trainer:
         self._scales[rows] = scale
         return scale
 
-    def train_epoch(self, loader: Loader, *, label: str = "", max_steps: int | None = None) -> EpochResult:
-        """Run from the loader's position to the end of its epoch, or for ``max_steps`` steps."""
+    def settle(self, batch: Batch) -> None:
+        """Bring DDP's buckets into their final order (collective), so that a resumed run adds in that one.
+
+        Call it before the first step and before loading a checkpoint, with any batch of training rows.
+        """
+        settle_buckets(self.model, lambda model: self._loss(model, batch))
+
+    def train_epoch(
+        self,
+        loader: Loader,
+        *,
+        label: str = "",
+        max_steps: int | None = None,
+        watch: Watcher | None = None,
+    ) -> EpochResult:
+        """Run from the loader's position to the end of its epoch, or for ``max_steps`` steps.
+
+        A ``watch`` may end the pass earlier; the next call goes on, and its result counts both parts.
+
+        Raises:
+            NonFiniteError: on every rank, when the loss is not finite and the policy is to stop.
+            UserError: this rank is out of memory.
+        """
         epoch = loader.sampler.epoch
         total = loader.sampler.steps_left if max_steps is None else min(loader.sampler.steps_left, max_steps)
-        meter = Meter(self.clock, loader)
+        meter, tally = Meter(self.clock, loader), self.tally
         progress = Progress(total, label or f"epoch {epoch + 1}", show=self._show)
-        losses, steps, started = MeanLoss(), 0, time.perf_counter()
+        tally.begin(meter)
+        steps, finished = 0, True
         self.model.train()
-        for batch, rows in global_steps(loader, total):
-            if self._on_batch is not None:
-                self._on_batch(batch)
-            losses.add(self.step(batch, rows), len(batch))
-            steps += 1
-            meter.add(rows)
-            if steps % self._log_every == 0:
-                reading = meter.read(self.steps_done)
-                if self._on_reading is not None:
-                    self._on_reading(reading)
-            if progress.active:
-                progress.update(steps, meter.samples_per_second)
-        progress.close()
-        seconds = time.perf_counter() - started
-        loss_sum, rows_seen = losses.read()
-        totals = agreement.mean(
-            {"loss": loss_sum, "rows": float(rows_seen), "communication": meter.communication_seconds}
+        try:
+            for batch, rows in global_steps(loader, total):
+                if self._on_batch is not None:
+                    self._on_batch(batch)
+                loss_sum = self.step(batch, rows)
+                weight = len(batch) if self._count is None or self.full is None else self.full.counted
+                if self.full is None or self.full.applied:
+                    tally.add(loss_sum, weight, rows)
+                else:
+                    tally.skip(rows)  # a loss that is not finite would spoil the epoch's mean
+                self.samples += rows
+                steps += 1
+                meter.add(rows)
+                if steps % self._log_every == 0:
+                    self._read(meter)
+                if progress.active:
+                    progress.update(steps, meter.samples_per_second)
+                if watch is not None and self.steps_done >= watch.next_step and watch.look():
+                    finished = steps == total
+                    break
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                f"rank {self.rank}: out of memory in step {self.steps_done} "
+                f"({' '.join(str(error).split())[:200]}); lower micro_batch, or set checkpoint_activations"
+            ) from error
+        finally:
+            progress.close()
+        self.check_finite()
+        return tally.result(epoch + 1, finished=finished)
+
+    def check_finite(self) -> None:
+        """Stop when a loss since the last fold was not finite, on any rank (collective).
+
+        Raises:
+            NonFiniteError: on every rank, with the step and the parameters that are not finite.
+        """
+        total = self.tally.losses.total()
+        if not self._stops or agreement.all_agree(bool(torch.tensor(total).isfinite())):
+            return
+        first = self.tally.losses.first_bad
+        steps = agreement.gather(None if first is None else first, dst=None) or []
+        index = min((step for step in steps if step is not None), default=0)
+        step = self.steps_done - self.tally.steps + index
+        bad = [name for name, p in unwrap(self.model).named_parameters() if not bool(p.isfinite().all())]
+        where = f"; now {', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''} not finite" if bad else ""
+        raise NonFiniteError(
+            f"step {step}: the loss is not finite{where}; lower the rate, clip, or set non_finite = 'skip'"
         )
-        all_rows = totals["rows"] * self.world_size
-        return EpochResult(
-            epoch=epoch + 1,
-            steps=steps,
-            loss=totals["loss"] * self.world_size / max(1.0, all_rows),
-            seconds=seconds,
-            samples_per_second=all_rows / seconds,
-            wait_share=meter.wait_seconds / seconds,
-            communication_share=totals["communication"] / seconds,
+
+    def _read(self, meter: Meter) -> None:
+        outcome = self.full.outcome if self.full is not None else None
+        reading = replace(
+            meter.read(self.steps_done),
+            samples=self.samples,
+            loss=self.tally.loss_since_last_reading(),
+            lr=float(self.optimizer.param_groups[0]["lr"]),
+            grad_norm=None if outcome is None or outcome.norm is None else float(outcome.norm),
         )
+        if self._on_reading is not None:
+            self._on_reading(reading)
 
     def evaluate(self, table: Batch, *, batch: int = 16384) -> Metrics:
         """Metrics of the model on ``table``; each row counts once."""
         return evaluate(unwrap(self.model), table, batch=batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and sums of the epoch; call ``tally.fold()`` before. Equal on every rank."""
+        return {"steps_done": self.steps_done, "samples": self.samples, "sums": self.tally.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting."""
+        self.steps_done, self.samples = int(state["steps_done"]), int(state["samples"])
+        self.tally.load_state_dict(state["sums"])
 
 
 def global_steps(loader: Loader, steps: int | None = None) -> Iterator[tuple[Batch, int]]:
