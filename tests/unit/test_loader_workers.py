@@ -64,7 +64,8 @@ def ids(batches):
 @pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
 def test_batches_are_the_same_with_every_start_method_and_resume_with_workers(make, method):
     expected = ids(StreamLoader(make(), prefetch=0))
-    loader = StreamLoader(make(), num_workers=2, worker_start_method=method)
+    # Spawned workers import torch anew: one is enough.
+    loader = StreamLoader(make(), num_workers=1 if method == "spawn" else 2, worker_start_method=method)
     steps = iter(loader)
     first = [next(steps).ids.tolist() for _ in range(3)]
     steps.close()

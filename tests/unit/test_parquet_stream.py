@@ -328,8 +328,8 @@ if __name__ == "__main__":
 
 
 def test_memory_holds_some_windows_and_not_the_table(tmp_path, features):
-    whole = table(400_000)
-    folder = write(tmp_path / "large", whole, files=4, group=5_000)
+    whole = table(200_000)
+    folder = write(tmp_path / "large", whole, files=4, group=2_500)
     script = tmp_path / "memory.py"
     script.write_text(MEMORY)
     done = subprocess.run(
