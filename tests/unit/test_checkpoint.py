@@ -235,10 +235,7 @@ def test_a_second_job_on_the_folder_is_refused_until_the_first_one_is_gone(tmp_p
     try:
         assert job.stdout.readline() == "ready\n"
         monkeypatch.setattr(checkpoint_store, "_LOCK_PATIENCE", 0.2)
-        with (
-            monkeypatch.context() as patience,
-            pytest.raises(UserError, match=rf"another job \(process {job.pid} on .*\) writes to it"),
-        ):
+        with pytest.raises(UserError, match=rf"another job \(process {job.pid} on .*\) writes to it"):
             Checkpointer(tmp_path)
         monkeypatch.undo()
         job.send_signal(signal.SIGKILL)  # and leaves no lock behind
