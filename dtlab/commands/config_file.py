@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from dtlab.errors import UserError
+from dtlab.train.config import TrainConfig
 
-TABLES = ("data", "model", "optim", "run")
+TABLES = tuple(entry.name for entry in fields(TrainConfig))
 
 
 def read_config_file(name: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,13 +27,14 @@ def train(
     max_restarts: int = 0,
     timeout: float | None = None,
     port: int | None = None,
-) -> None:
+    resume: bool = False,
+) -> int:
     """Train a model on one or more ranks, and report coverage, AUC, speed and price.
 
     Parameters
     ----------
     config_file
-        TOML file with the tables [data], [model], [optim], [run]; it comes right after the word train.
+        TOML file with tables such as [data], [optim], [run]; it comes right after the word train.
     config
         Any field of those tables, for example --optim.lr 1e-3; a flag wins over the file.
     nproc
@@ -45,6 +47,8 @@ def train(
         Seconds after which the run is stopped, with the late rank named.
     port
         Port on 127.0.0.1 where the ranks meet; by default any free one.
+    resume
+        Go on with the newest run in run.output that was interrupted.
     """
     from dtlab.files import require_writable
     from dtlab.ranks.environment import detect
@@ -54,6 +58,8 @@ def train(
         require_writable(report, "report")
     if nproc is not None and nproc < 1:
         raise UserError(f"nproc = {nproc}: must be at least 1")
+    if resume:
+        config = replace(config, run=replace(config.run, resume=True))
     member = detect(dict(os.environ))
     if member.launcher != "none":
         if nproc is not None:
@@ -62,34 +68,62 @@ def train(
 
         outcome = run(config)
         if member.rank != 0:
-            return
+            return exit_code(outcome)
     else:
         from dtlab.ranks.launcher import launch
         from dtlab.train.job import run
 
         env = {"DTLAB_INTERACTIVE": "1"} if sys.stderr.isatty() else {}
         ranks = 1 if nproc is None else nproc
-        outcome = launch(
-            run, ranks, config, env=env, max_restarts=max_restarts, timeout=timeout, port=port
-        )[0]
+        outcome = launch(run, ranks, config, env=env, max_restarts=max_restarts, timeout=timeout, port=port)[
+            0
+        ]
     if report is not None:
         write_json(report, outcome)
     print(summary(outcome))
+    return exit_code(outcome)
+
+
+def exit_code(outcome: dict) -> int:
+    """128 + the signal's number when a signal stopped the run, as a shell reports it; else 0."""
+    return {"SIGTERM": 143, "SIGINT": 130}.get(outcome["stopped_by"], 0)
 
 
 def summary(outcome: dict) -> str:
     """The report as a few aligned lines."""
     seen = f"{outcome['unique_rows_seen']:,} of {outcome['rows_train']:,} rows"
+    if outcome["stopped_by"]:
+        return _stopped(outcome, seen)
     best = f" (best reachable {outcome['auc_best_reachable']:.4f})" if outcome["auc_best_reachable"] else ""
     lines = [
         ("ranks", f"{outcome['world_size']}"),
         ("samples seen", f"{seen}, {outcome['duplicate_rows']:,} twice"),
         ("epochs", f"{outcome['epochs']} of {outcome['epochs_tried']} tried"),
-        ("test AUC", f"{outcome['auc']:.4f}{best}"),
+        _quality(outcome, best),
         ("speed", f"{outcome['samples_per_second']:,.0f} samples/s"),
         ("communication", f"{outcome['communication_share']:.1%} of the step time"),
         ("seconds", f"{outcome['seconds']:.1f}"),
         ("price", outcome["bill"]),
+        ("run", outcome["run"] or "not recorded"),
+    ]
+    return "\n".join(f"{name:<14} {value}" for name, value in lines)
+
+
+def _quality(outcome: dict, best: str) -> tuple[str, str]:
+    if outcome["auc"] is not None:
+        return "test AUC", f"{outcome['auc']:.4f}{best}"
+    return "test loss", f"{outcome['log_loss']:.4f} nats, {outcome['bits_per_byte']:.3f} bits per byte"
+
+
+def _stopped(outcome: dict, seen: str) -> str:
+    saved = outcome["checkpoint"]
+    lines = [
+        ("stopped by", outcome["stopped_by"]),
+        ("checkpoint", "none: the run has no folder" if saved is None else f"complete, at step {saved}"),
+        ("samples", f"{outcome['samples']:,}"),
+        ("seconds", f"{outcome['seconds']:.1f}"),
+        ("price", outcome["bill"]),
+        ("go on with", "the same command and --resume" if saved is not None else "a new run"),
         ("run", outcome["run"] or "not recorded"),
     ]
     return "\n".join(f"{name:<14} {value}" for name, value in lines)
@@ -127,6 +161,12 @@ def prepare(*, config: Annotated[DataConfig, Parameter(name="*")] = DEFAULT_DATA
     """
     from dtlab.data.datasets import load_dataset
 
+    if config.name == "text":
+        from dtlab.data.text import load_text
+
+        text = load_text(root=config.root)
+        print(f"text: {len(text.train.data):,} training bytes, version {text.version}")
+        return
     dataset = load_dataset(config)
     print(
         f"{dataset.name}: {len(dataset.train):,} training, {len(dataset.validation):,} validation and "

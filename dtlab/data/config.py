@@ -18,8 +18,9 @@ class DataConfig:
     'none'
     """
 
-    name: Literal["flights", "clicks", "parquet"] = "flights"
-    """flights (real, 327,346 rows), clicks (generated, any size) or parquet (your own files)."""
+    name: Literal["flights", "clicks", "parquet", "text"] = "flights"
+    """flights (real, 327,346 rows), clicks (generated, any size), parquet (your own files) or text (the bytes
+    of Python's standard library, for the small GPT)."""
     root: str | None = None
     """Folder where prepared data lives. By default $DTLAB_DATA, or the data folder of the project around the
     working directory, or ./data."""

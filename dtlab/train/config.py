@@ -1,7 +1,7 @@
 """What a training run is made of: one frozen dataclass per concern.
 
-The command line (``dtlab train --optim.lr 2e-3``) and the configuration file (TOML tables ``[data]``,
-``[model]``, ``[optim]``, ``[run]``) are both derived from these classes, so nothing is declared twice.
+The command line (``dtlab train --optim.lr 2e-3``) and the configuration file (a TOML table for each class:
+``[data]``, ``[optim]`` ...) are both derived from these classes, so nothing is declared twice.
 Each class checks itself where it is built. An error names the field, its value and the way out.
 This module imports no torch, so that ``dtlab --help`` answers at once.
 """
@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 from dtlab.data.config import DataConfig
 from dtlab.errors import UserError
+from dtlab.train.config_core import CheckpointConfig, PrecisionConfig, StoppingConfig
+from dtlab.train.config_schedule import ScheduleConfig
 
 
 def _require(fine: bool, name: str, value: Any, fix: str) -> None:
@@ -28,19 +30,27 @@ def _finite(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The DeepFM's shape (lesson 03)."""
+    """The model's shape: a DeepFM for tables (lesson 03), a small GPT for data.name = "text" (lesson 05)."""
 
-    dim: int = 8
-    """Width of one embedding vector."""
+    dim: int | None = None
+    """Width of one embedding vector: 8 for the DeepFM, 128 for the GPT unless given."""
     hidden: tuple[int, ...] = (64, 32)
-    """Widths of the hidden layers of the deep part."""
+    """Widths of the hidden layers of the deep part (DeepFM)."""
     dropout: float = 0.0
-    """Dropout in the deep part, 0 up to but not 1. Promises of equality over world sizes hold at 0."""
+    """Dropout, 0 up to but not 1. Promises of equality over world sizes hold at 0."""
     embedding_dropout: float = 0.0
-    """Dropout on the embedding vectors."""
+    """Dropout on the embedding vectors (DeepFM)."""
+    num_layers: int = 4
+    """Blocks (GPT)."""
+    num_heads: int = 4
+    """Attention heads; they divide dim (GPT)."""
+    sequence: int = 128
+    """Tokens of a sample (GPT)."""
 
     def __post_init__(self) -> None:
-        _require(self.dim >= 1, "model.dim", self.dim, "must be at least 1")
+        for name in ("dim", "num_layers", "num_heads", "sequence"):
+            value = getattr(self, name)
+            _require(value is None or value >= 1, f"model.{name}", value, "must be at least 1")
         _require(all(width >= 1 for width in self.hidden), "model.hidden", self.hidden, "widths start at 1")
         for name in ("dropout", "embedding_dropout"):
             value = getattr(self, name)
@@ -54,11 +64,15 @@ class OptimConfig:
     name: Literal["adamw", "sgd"] = "adamw"
     """Optimizer."""
     lr: float = 2e-3
-    """Learning rate, used as given: it does not depend on the number of ranks."""
+    """Learning rate; it never depends on the number of ranks. The table [schedule] says how it moves."""
     weight_decay: float = 0.0
     """Decoupled weight decay (AdamW) or L2 (SGD)."""
     global_batch: int = 4096
     """Samples of one optimizer step over all ranks together."""
+    micro_batch: int | None = None
+    """Most samples of one forward on one rank: larger shares of a global batch are cut and accumulated."""
+    clip: float | None = None
+    """Largest norm of all gradients together."""
     max_epochs: int = 6
     """Most passes over the training rows."""
     patience: int = 1
@@ -72,6 +86,11 @@ class OptimConfig:
             self.weight_decay,
             "must be 0 or more",
         )
+        if self.micro_batch is not None:
+            _require(self.micro_batch >= 1, "optim.micro_batch", self.micro_batch, "must be at least 1")
+        if self.clip is not None:
+            fine = _finite(self.clip) and self.clip > 0
+            _require(fine, "optim.clip", self.clip, "must be positive, for example 1.0")
         for name in ("global_batch", "max_epochs", "patience"):
             _require(getattr(self, name) >= 1, f"optim.{name}", getattr(self, name), "must be at least 1")
 
@@ -96,6 +115,12 @@ class RunConfig:
     """Batches gathered ahead by a thread; 0 is best for tables in memory."""
     output: Path | None = Path("runs")
     """Folder of the run records; each run makes its own folder there."""
+    folder: Path | None = None
+    """Folder of this very run; if a run was interrupted there, it goes on."""
+    resume: bool = False
+    """Go on with the newest run in output that was interrupted."""
+    check_replicas_every: int = 500
+    """Steps between two comparisons of the replicas, bit by bit; 0 never compares."""
     instance: str = "ml.g4dn.12xlarge"
     """Instance type whose price turns seconds into dollars in the report."""
     max_steps: int | None = None
@@ -105,7 +130,8 @@ class RunConfig:
         _require(0 <= self.seed < 2**31, "run.seed", self.seed, "must be a whole number from 0 to 2**31 - 1")
         for name in ("log_every", "eval_batch"):
             _require(getattr(self, name) >= 1, f"run.{name}", getattr(self, name), "must be at least 1")
-        _require(self.prefetch >= 0, "run.prefetch", self.prefetch, "must be 0 or more")
+        for name in ("prefetch", "check_replicas_every"):
+            _require(getattr(self, name) >= 0, f"run.{name}", getattr(self, name), "must be 0 or more")
         if self.max_steps is not None:
             _require(self.max_steps >= 1, "run.max_steps", self.max_steps, "must be at least 1")
 
@@ -121,6 +147,10 @@ class TrainConfig:
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    stopping: StoppingConfig = field(default_factory=StoppingConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,13 +159,9 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """Read back what :meth:`to_dict` wrote (lists become tuples, output becomes a path)."""
-        return cls(
-            data=_built(DataConfig, "data", values),
-            model=_built(ModelConfig, "model", values),
-            optim=_built(OptimConfig, "optim", values),
-            run=_built(RunConfig, "run", values),
-        )
+        """Read back what :meth:`to_dict` wrote (lists become tuples, folders become paths)."""
+        kinds = {entry.name: entry.default_factory for entry in fields(cls)}
+        return cls(**{table: _built(kind, table, values) for table, kind in kinds.items()})
 
 
 def _built(kind: Any, table: str, values: dict[str, Any]) -> Any:
@@ -145,8 +171,9 @@ def _built(kind: Any, table: str, values: dict[str, Any]) -> Any:
     for name in given:
         if name not in known:
             raise UserError(f"{table}.{name}: no such field; there are {', '.join(sorted(known))}")
-    if given.get("output") is not None:
-        given["output"] = Path(given["output"])
+    for name in ("output", "folder"):
+        if table == "run" and given.get(name) is not None:
+            given[name] = Path(str(given[name]))
     return kind(**given)
 
 

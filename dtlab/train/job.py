@@ -1,75 +1,103 @@
 """A whole run: read the data, choose the number of epochs on validation, refit, read the test set once.
 
 :func:`run` is what every rank executes, under ``dtlab train``, ``torchrun -m dtlab.train`` or in a cell.
+A run that is interrupted saves its whole state and goes on from there when it is started again (lesson 12):
+on the same number of ranks bit for bit, on another with the same samples.
 """
 
 from __future__ import annotations
 
 import copy
 import time
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dtlab.cost import billing
-from dtlab.data.coverage import Coverage
-from dtlab.data.datasets import Dataset, load_dataset
-from dtlab.data.loader import Loader
-from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.parallel.ddp import unwrap
-from dtlab.ranks.seeds import seed_everything
 from dtlab.ranks.worlds import World, world
+from dtlab.train.budget import Budget
+from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
 from dtlab.train.config import TrainConfig
 from dtlab.train.meter import Reading
-from dtlab.train.metrics import Metrics
-from dtlab.train.package import build_model, save_package
-from dtlab.train.record import Record, environment, git_state, new_run_folder
-from dtlab.train.stopping import BestEpoch
-from dtlab.train.trainer import EpochResult, Trainer
+from dtlab.train.outcome import finished_report, stopped_report
+from dtlab.train.package import save_package
+from dtlab.train.parts import Parts, build_parts, interval_too_long
+from dtlab.train.record import Record, environment, git_state
+from dtlab.train.resume import CHECKPOINTS, MODEL, changes, run_folder
+from dtlab.train.signals import StopSignals
+from dtlab.train.stopping import EarlyStopping
+from dtlab.train.tasks import Split, TableTask, TextTask, load_task
+from dtlab.train.trainer import EpochResult
+from dtlab.train.watch import Watch
+
+__all__ = ["run"]
 
 
 def run(config: TrainConfig) -> dict[str, Any]:
     """Train as ``config`` says on the ranks of this world; every rank returns the same report.
 
     The report holds at least: world_size, rows_train, unique_rows_seen, duplicate_rows, epochs, auc,
-    samples_per_second, communication_share, seconds, usd_estimate.
+    samples_per_second, communication_share, seconds, usd_estimate, and ``stopped_by``: None, or the signal
+    or budget that ended the run before its time, after a checkpoint.
 
     Raises:
         UserError: the configuration, the data or a path is wrong.
     """
-    with world(seed=config.run.seed) as w:
-        return _Run(config, w).report()
+    with StopSignals() as signals, world(seed=config.run.seed) as w:
+        return Job(config, w, signals).report()
 
 
-class _Run:
+class _Stopped(Exception):
+    """All ranks have agreed to stop here."""
+
+
+class Job:
     """One run's parts; the methods are its chapters."""
 
-    def __init__(self, config: TrainConfig, w: World) -> None:
-        self.config, self.world = config, w
-        self.started = time.perf_counter()
-        billing.cost(config.run.instance, 1.0)  # an unknown instance is refused before the work, not after it
-        self.dataset = load_dataset(config.data)
-        folder = new_run_folder(config.run.output) if w.is_main and config.run.output else None
-        self.folder: Path | None = w.broadcast(folder)
+    def __init__(self, config: TrainConfig, w: World, signals: StopSignals) -> None:
+        self.config, self.world, self.signals = config, w, signals
+        limits, instance = config.stopping, config.run.instance
+        billing.cost(instance, 1.0)  # an unknown instance is refused before the work, not after it
+        self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
+        self.task: TableTask | TextTask = load_task(config)
+        self.folder: Path | None = w.broadcast(run_folder(config) if w.is_main else None)
         self.record = Record(self.folder if w.is_main else None)
-        self.record.write(
-            "start",
-            config=config.to_dict(),
-            seed=config.run.seed,
-            data={"name": self.dataset.name, "version": self.dataset.version},
-            world_size=w.size,
-            launcher=w.launcher,
-            environment=environment(),
-            **(git_state() if w.is_main else {}),
-        )
-        self.duplicates = 0
-        self.passes: list[EpochResult] = []
+        self.checkpoints: Checkpointer | None = None
+        self.state: dict[str, Any] = {
+            "phase": "choose",
+            "closed": 0,  # epochs of this phase whose sums are recorded
+            "steps_before": 0,  # optimizer steps of earlier phases
+            "samples_before": 0,
+            "passes": [],
+            "duplicates": 0,
+            "enough": False,  # early stopping has decided
+            "seconds": 0.0,  # of earlier attempts
+            "config": config.to_dict(),
+            "data_version": self.task.data.version,
+        }
+        self.best: dict[str, Any] = {}
+        rows = len(self.task.data.train)
+        patience = config.stopping.patience_samples or config.optim.patience * rows
+        self.stopping = EarlyStopping(patience, mode=self.task.mode, min_delta=config.stopping.min_delta)
+        self.parts: Parts
+        self.watch: Watch
 
     def report(self) -> dict[str, Any]:
+        """Run to the end, or to the point where all ranks stop."""
+        options = self.config.checkpoint
+        keeps = None
+        if self.folder is not None:
+            keeps = Checkpointer(
+                self.folder / CHECKPOINTS,
+                keep=options.keep,
+                asynchronous=options.asynchronous,
+                on_failure=options.on_failure,
+            )
         try:
-            report = self._train()
+            with keeps if keeps is not None else nullcontext() as self.checkpoints:
+                report = self._train()
             self.record.write("end", **report)
         except BaseException as error:
             self.record.write("failed", error=f"{type(error).__name__}: {error}")
@@ -79,115 +107,196 @@ class _Run:
         return report
 
     def _train(self) -> dict[str, Any]:
-        config, validation = self.config, None
-        trainer, stop, coverage = self._choose()
-        dataset = self.dataset
-        if stop is not None:
-            validation = stop.best
-            if config.run.refit:
-                dataset = self.dataset.refit()
-                trainer, coverage = self._fit(dataset, stop.best_epoch, "refit")
-        test: Metrics = trainer.evaluate(dataset.test, batch=config.run.eval_batch)
-        seconds = time.perf_counter() - self.started
-        bill = billing.cost(config.run.instance, seconds)
-        trained = sum(result.seconds for result in self.passes)
-        report = {
-            "world_size": self.world.size,
-            "rows_train": len(dataset.train),
-            "unique_rows_seen": coverage.unique,
-            "duplicate_rows": self.duplicates,
-            "epochs": stop.best_epoch if stop is not None else coverage.epochs,
-            "epochs_tried": stop.epoch if stop is not None else coverage.epochs,
-            "optimizer_steps": trainer.steps_done,
-            "auc": test.auc,
-            "log_loss": test.log_loss,
-            "rows_test": test.rows,
-            "auc_validation": validation,
-            "auc_best_reachable": dataset.best_auc,
-            "samples_per_second": sum(r.samples_per_second * r.seconds for r in self.passes) / trained,
-            "communication_share": sum(r.communication_share * r.seconds for r in self.passes) / trained,
-            "wait_share": sum(r.wait_share * r.seconds for r in self.passes) / trained,
-            "seconds": seconds,
-            "usd_estimate": bill.usd,
-            "bill": bill.line(),
-            "data_version": dataset.version,
-            "run": str(self.folder) if self.folder else None,
-        }
+        info = self._find_checkpoint()
+        self._write_start(info)
+        self.budget.spent_seconds = self.state["seconds"]
+        try:
+            if self.state["phase"] == "choose":
+                self._prepare(info)
+                self._choose()
+                self._go_to_best()
+            if self.state["phase"] == "refit":
+                self._refit(info)
+            test = self._evaluate("test")
+        except _Stopped:
+            return self._stop()
+        report = self.world.broadcast(finished_report(self, test))
         if self.world.is_main and self.folder:
-            save_package(self.folder / "model", unwrap(trainer.model), dataset.features, config, report)
+            model = unwrap(self.parts.trainer.model)
+            save_package(self.folder / MODEL, model, self.task.features, self.config, report)
         self.world.barrier()
-        return self.world.broadcast(report)
+        return report
 
-    def _choose(self) -> tuple[Trainer, BestEpoch | None, Coverage]:
-        """Train on the training rows until validation stops improving; keep the best epoch's weights."""
-        config, dataset = self.config, self.dataset
-        trainer, loader, coverage = self._parts(dataset)
+    # -- the chapters --------------------------------------------------------------------------------------
+
+    def _find_checkpoint(self) -> CheckpointInfo | None:
+        """Where an interrupted run goes on; its place is read first, since it says what to build."""
+        info = self.checkpoints.latest() if self.checkpoints is not None else None
+        if info is None or self.checkpoints is None:
+            return None
+        saved: dict[str, Any] = {}
+        self.checkpoints.load({"job": saved}, info)
+        for line in changes(saved, self.state):
+            self._say(f"the run goes on with {line}")
+        self.state = {**saved, "config": self.state["config"]}
+        return info
+
+    def _prepare(self, info: CheckpointInfo | None) -> None:
+        """Build the parts of this phase, and take back their state if a checkpoint holds it."""
+        self.parts = build_parts(self.config, self.world, self.task, on_reading=self._read, tell=self._say)
+        if info is not None and self.checkpoints is not None:
+            parts = self._saved_parts()
+            del parts["job"]  # it was read first
+            self.checkpoints.load(parts, info)
+            self._say(
+                f"resumed from {info}: step {info.step}, {info.samples:,} samples seen, saved by "
+                f"{info.world_size} ranks"
+            )
+        line = interval_too_long(self.config, self.parts.loader.sampler.steps_per_epoch)
+        if line is not None:
+            self._say(line)
+        self.watch = Watch(self.parts.trainer, self.config, self.signals, self.budget, self._save)
+        self._boundary()
+
+    def _choose(self) -> None:
+        """Train on the training rows until validation stops improving."""
+        config, trainer, stop = self.config, self.parts.trainer, self.stopping
         if config.run.max_steps is not None:
             while (left := config.run.max_steps - trainer.steps_done) > 0:
-                self._pass(trainer, loader, coverage, "steps", max_steps=left)
-            return trainer, None, coverage
-        stop, best = BestEpoch(config.optim.patience), {}
-        for _ in range(config.optim.max_epochs):
-            self._pass(trainer, loader, coverage, "choose")
-            metrics = trainer.evaluate(dataset.validation, batch=config.run.eval_batch)
-            stopped = self.world.all_agree(stop.update(metrics.auc))
+                self._pass("steps", max_steps=left)
+            self._close_pending("steps")
+            return
+        while stop.epoch < config.optim.max_epochs and not self.state["enough"]:
+            if self.parts.loader.sampler.epoch == stop.epoch:
+                self._pass("choose")
+            self._close_pending("choose")
+            metrics = self._evaluate("validation")
+            value = self.task.metric(metrics)
+            self.state["enough"] = stop.update(value, trainer.samples)
+            if self.parts.schedule is not None:
+                self.parts.schedule.observe(stop.value)
             self.record.write("validation", epoch=stop.epoch, **asdict(metrics), best_epoch=stop.best_epoch)
             if self.world.is_main:
-                self.world.log.info("epoch %d: validation AUC %.4f", stop.epoch, metrics.auc)
-            if stop.improved and not config.run.refit:
-                best = copy.deepcopy(unwrap(trainer.model).state_dict())
-            if stopped:
-                break
-        if stop.best_epoch == 0:
-            stop.best_epoch = (
-                stop.epoch
-            )  # validation never gave a number (one class only): keep what there is
-        if best:
-            unwrap(trainer.model).load_state_dict(best)
-        return trainer, stop, coverage
+                self.world.log.info("epoch %d: validation %.4f", stop.epoch, value)
+            if stop.improved and not self._refits:
+                self.best = copy.deepcopy(unwrap(trainer.model).state_dict())
+            self._boundary()
 
-    def _fit(self, dataset: Dataset, epochs: int, label: str) -> tuple[Trainer, Coverage]:
-        trainer, loader, coverage = self._parts(dataset)
-        for _ in range(epochs):
-            self._pass(trainer, loader, coverage, label)
-        return trainer, coverage
+    def _go_to_best(self) -> None:
+        """The best epoch's weights, or the plan to train that many epochs again on more rows."""
+        if self.config.run.max_steps is not None:
+            return
+        if self.stopping.best_epoch == 0:
+            # Validation never gave a number (one class only): keep what there is.
+            self.stopping.best_epoch = self.stopping.epoch
+        if self.best:
+            unwrap(self.parts.trainer.model).load_state_dict(self.best)
+        if self._refits:
+            self.state["steps_before"] += self.parts.trainer.steps_done
+            self.state["samples_before"] += self.parts.trainer.samples
+            self.state |= {"phase": "refit", "closed": 0}
 
-    def _parts(self, dataset: Dataset) -> tuple[Trainer, Loader, Coverage]:
-        config = self.config
-        # Weights start from the same draw on every world size; dropout then differs from rank to rank.
-        seed_everything(config.run.seed, 0)
-        model = build_model(config, dataset.features).to(self.world.device)
-        seed_everything(config.run.seed, self.world.rank)
-        coverage = Coverage(dataset.train.ids)
-        trainer = Trainer(
-            model,
-            _optimizer(config, model),
-            engine=config.run.engine,
-            log_every=config.run.log_every,
-            on_batch=lambda batch: coverage.add(batch.ids),
-            on_reading=self._read,
+    def _refit(self, info: CheckpointInfo | None) -> None:
+        self.task = self.task.refit()
+        is_resumed = info is not None and not hasattr(self, "parts")
+        self._prepare(info if is_resumed else None)
+        while self.parts.loader.sampler.epoch < self.stopping.best_epoch:
+            self._pass("refit")
+        self._close_pending("refit")
+
+    @property
+    def _refits(self) -> bool:
+        return self.config.run.refit and self.task.can_refit
+
+    def _pass(self, label: str, max_steps: int | None = None) -> None:
+        loader = self.parts.loader
+        if loader.sampler.epoch > self.state["closed"]:
+            self._close_pending(label)
+        name = f"{label}, epoch {loader.sampler.epoch + 1}"
+        self.watch.begin()
+        result = self.parts.trainer.train_epoch(loader, label=name, max_steps=max_steps, watch=self.watch)
+        if result.finished:
+            self._close(result, label)
+        self._boundary()
+
+    def _close(self, result: EpochResult, label: str) -> None:
+        self.state["passes"].append(asdict(result))
+        self.state["duplicates"] += self.parts.coverage.end_epoch()
+        self.state["closed"] += 1
+        self.record.write("epoch", phase=label, **asdict(result))
+
+    def _close_pending(self, label: str) -> None:
+        """Record a pass that was complete when the run was interrupted, before its sums were recorded."""
+        if self.parts.trainer.tally.sums["steps"]:
+            self._close(self.parts.trainer.tally.result(self.state["closed"] + 1), label)
+
+    def _evaluate(self, split: Split) -> Any:
+        self.watch.evaluate()
+        metrics = self.task.evaluate(
+            unwrap(self.parts.trainer.model), split, self.config.run.eval_batch, self.watch.between
         )
-        table = dataset.train.to(self.world.device, dtype=getattr(torch, config.run.dtype))
-        sampler = GlobalBatchSampler(len(table), config.optim.global_batch, seed=config.run.seed)
-        return trainer, Loader(table, sampler, prefetch=config.run.prefetch), coverage
+        if metrics is None:
+            raise _Stopped
+        return metrics
+
+    def _boundary(self) -> None:
+        if self.watch.boundary():
+            raise _Stopped
+
+    # -- saving and stopping -------------------------------------------------------------------------------
+
+    def _saved_parts(self) -> dict[str, Any]:
+        own = {"job": self.state, "stopping": self.stopping, "best": self.best}
+        return {**own, **self.parts.states()}
+
+    def _save(self, reason: str) -> None:
+        if self.checkpoints is None:
+            return
+        trainer = self.parts.trainer
+        trainer.tally.fold()
+        self.parts.coverage.fold()
+        kept = self.state["seconds"]
+        self.state["seconds"] = self.world.broadcast(self.budget.seconds)
+        features = self.task.features
+        parts = {"features": {"json": None if features is None else features.to_json()}}
+        step = self.state["steps_before"] + trainer.steps_done
+        samples = self.state["samples_before"] + trainer.samples
+        self.checkpoints.save({**parts, **self._saved_parts()}, step, samples=samples, reason=reason)
+        self.state["seconds"] = kept
+        self.record.write("checkpoint", step=step, samples=samples, reason=reason)
+
+    def _stop(self) -> dict[str, Any]:
+        """Save, and report how far the run came."""
+        reasons = self.world.gather(self.signals.received or self.budget.reason(), dst=None) or []
+        reason = next((text for text in reasons if text), "a rank's request")
+        self.watch.saves(reason)
+        if self.checkpoints is not None:
+            self.checkpoints.wait()
+        since = self.signals.received_at
+        waited = 0.0 if since is None else time.monotonic() - since
+        return self.world.broadcast(stopped_report(self, reason, waited))
+
+    # -- words ---------------------------------------------------------------------------------------------
+
+    def _write_start(self, info: CheckpointInfo | None) -> None:
+        self.record.write(
+            "start" if info is None else "resume",
+            config=self.config.to_dict(),
+            seed=self.config.run.seed,
+            data={"name": self.task.data.name, "version": self.task.data.version},
+            world_size=self.world.size,
+            launcher=self.world.launcher,
+            checkpoint=None if info is None else info.path.name,
+            environment=environment(),
+            **(git_state() if self.world.is_main else {}),
+        )
+
+    def _say(self, line: str) -> None:
+        self.record.write("line", text=line)
+        if self.world.is_main:
+            self.world.log.info("%s", line)
 
     def _read(self, reading: Reading) -> None:
         self.record.write("reading", **asdict(reading))
         if self.world.is_main:
             self.world.log.info("%s", reading)
-
-    def _pass(
-        self, trainer: Trainer, loader: Loader, coverage: Coverage, label: str, max_steps: int | None = None
-    ) -> None:
-        name = f"{label}, epoch {loader.sampler.epoch + 1}"
-        result = trainer.train_epoch(loader, label=name, max_steps=max_steps)
-        self.passes.append(result)
-        self.duplicates += coverage.end_epoch()
-        self.record.write("epoch", phase=label, **asdict(result))
-
-
-def _optimizer(config: TrainConfig, model: torch.nn.Module) -> torch.optim.Optimizer:
-    optim = config.optim
-    if optim.name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=optim.lr, weight_decay=optim.weight_decay)
-    return torch.optim.AdamW(model.parameters(), lr=optim.lr, weight_decay=optim.weight_decay)

@@ -6,6 +6,8 @@ there by torchmetrics. A rank without rows takes part like any other.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -30,34 +32,62 @@ class Metrics:
     """Distinct rows that were scored."""
 
 
+class Left(Exception):
+    """An evaluation was left before its end, on every rank."""
+
+
+def rank_batches(rows: int, batch: int) -> Iterator[Tensor]:
+    """This rank's row numbers, ``batch`` rows at once over all ranks: the same number of batches on each.
+
+    >>> [part.tolist() for part in rank_batches(5, 2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    rank, size = agreement.rank(), agreement.world_size()
+    each, most = max(1, batch // size), -(-rows // size)
+    mine = torch.arange(rank, rows, size)
+    for start in range(0, most, each):
+        yield mine[start : start + each]
+
+
 @torch.no_grad()
-def score(model: nn.Module, table: Batch, *, batch: int = 16384) -> ById | None:
+def score(
+    model: nn.Module, table: Batch, *, batch: int = 16384, between: Callable[[], bool] | None = None
+) -> ById | None:
     """``logits`` and ``labels`` (nan without labels) of ``table`` in the order of their ids, on rank 0 only.
 
-    Each rank scores every ``world_size``-th row, ``batch`` rows at once over all ranks.
+    Each rank scores every ``world_size``-th row, ``batch`` rows at once over all ranks. ``between`` is called
+    after each batch, equally often on every rank, and gives the same answer on all.
 
     Raises:
+        Left: ``between`` said True.
         UserError: on rank 0, two rows carry one id.
 
     >>> score(model, dataset.test)["logits"]  # doctest: +SKIP
     """
-    rank, size = agreement.rank(), agreement.world_size()
     was_training = model.training
     model.eval()
-    mine = table.take(torch.arange(rank, len(table), size)) if size > 1 else table
     weight = next(iter(model.parameters()))
-    logits = [weight.new_empty(0)]
-    for start in range(0, len(mine), max(1, batch // size)):
-        piece = mine.take(torch.arange(start, min(start + max(1, batch // size), len(mine))))
-        piece = piece.to(weight.device, dtype=weight.dtype)
-        logits.append(model(piece.categorical, piece.dense))
-    model.train(was_training)
-    labels = mine.labels if mine.labels is not None else torch.full((len(mine),), float("nan"))
-    return gather_by_id(mine.ids.cpu(), logits=torch.cat(logits).cpu(), labels=labels.cpu())
+    ids, logits, labels = [table.ids[:0].cpu()], [weight.new_empty(0)], [torch.empty(0)]
+    try:
+        for rows in rank_batches(len(table), batch):
+            piece = table.take(rows)
+            ids.append(piece.ids.cpu())
+            labels.append(torch.full((len(rows),), math.nan) if piece.labels is None else piece.labels.cpu())
+            piece = piece.to(weight.device, dtype=weight.dtype)
+            logits.append(model(piece.categorical, piece.dense))
+            if between is not None and between():
+                raise Left
+    finally:
+        model.train(was_training)
+    return gather_by_id(torch.cat(ids), logits=torch.cat(logits).cpu(), labels=torch.cat(labels))
 
 
-def evaluate(model: nn.Module, table: Batch, *, batch: int = 16384) -> Metrics:
+def evaluate(
+    model: nn.Module, table: Batch, *, batch: int = 16384, between: Callable[[], bool] | None = None
+) -> Metrics | None:
     """AUC and log loss of ``model`` on ``table``; every rank calls this and gets the same answer.
+
+    None when ``between`` (see :func:`score`) said to leave.
 
     Raises:
         UserError: the table has no labels or two rows with one id.
@@ -66,10 +96,12 @@ def evaluate(model: nn.Module, table: Batch, *, batch: int = 16384) -> Metrics:
         raise UserError("labels = None: evaluation needs a labelled table")
     outcome: Metrics | str | None = None
     try:
-        scores = score(model, table, batch=batch)
+        scores = score(model, table, batch=batch, between=between)
         if scores is not None:
             logits, labels = scores["logits"], scores["labels"]
             outcome = Metrics(binary_auc(logits, labels), _log_loss(logits, labels), len(scores))
+    except Left:
+        return None
     except UserError as error:
         outcome = str(error)
     # Rank 0 finds the fault, every rank raises: nobody is left waiting in a collective.

@@ -17,10 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from dtlab.data.features import Features
+from dtlab.data.text import VOCAB_SIZE
 from dtlab.errors import UserError
 from dtlab.files import appears_whole
 from dtlab.models.deepfm import DeepFM
+from dtlab.models.gpt import GPT
 from dtlab.train.config import TrainConfig
+from dtlab.train.staging import as_written
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 1
@@ -31,26 +34,33 @@ class Package:
     """What :func:`load_package` gives back."""
 
     model: nn.Module
-    features: Features
+    features: Features | None
+    """None for a model of text, which needs none."""
     config: TrainConfig
     about: dict[str, Any]
 
 
-def build_model(config: TrainConfig, features: Features) -> nn.Module:
-    """The model that ``config.model`` names, for these features, in the run's type of number."""
-    model = DeepFM(
-        features.cardinalities,
-        features.num_dense,
-        dim=config.model.dim,
-        hidden=config.model.hidden,
-        dropout=config.model.dropout,
-        embedding_dropout=config.model.embedding_dropout,
-    )
+def build_model(config: TrainConfig, features: Features | None) -> nn.Module:
+    """The model that ``config`` names, in the run's type of number: a GPT for text, else a DeepFM."""
+    shape = config.model
+    model: nn.Module
+    if features is None:
+        dim = 128 if shape.dim is None else shape.dim
+        model = GPT(VOCAB_SIZE, shape.sequence, dim, shape.num_layers, shape.num_heads, dropout=shape.dropout)
+    else:
+        model = DeepFM(
+            features.cardinalities,
+            features.num_dense,
+            dim=8 if shape.dim is None else shape.dim,
+            hidden=shape.hidden,
+            dropout=shape.dropout,
+            embedding_dropout=shape.embedding_dropout,
+        )
     return model.to(getattr(torch, config.run.dtype))
 
 
 def save_package(
-    folder: Path, model: nn.Module, features: Features, config: TrainConfig, about: dict[str, Any]
+    folder: Path, model: nn.Module, features: Features | None, config: TrainConfig, about: dict[str, Any]
 ) -> Path:
     """Write ``model`` and what is needed to use it to ``folder``.
 
@@ -61,12 +71,12 @@ def save_package(
     description = {
         "format": FORMAT,
         "config": config.to_dict(),
-        "features": features.to_json(),
+        "features": None if features is None else features.to_json(),
         "about": about,
     }
     with appears_whole(folder, "checkpoint") as beside:
         beside.mkdir()
-        save_file(state, str(beside / WEIGHTS))
+        save_file(as_written(state), str(beside / WEIGHTS))
         (beside / DESCRIPTION).write_text(json.dumps(description), encoding="utf-8")
     return folder
 
@@ -91,7 +101,8 @@ def load_package(folder: Path) -> Package:
                 f"checkpoint format = {description['format']!r}: this dtlab reads format {FORMAT}"
             )
         config = TrainConfig.from_dict(description["config"])
-        features = Features.from_json(description["features"])
+        text = description["features"]
+        features = None if text is None else Features.from_json(text)
         weights = load_file(str(folder / WEIGHTS))
         model = build_model(config, features)
         model.load_state_dict(weights)

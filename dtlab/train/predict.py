@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from dtlab.errors import UserError
 from dtlab.files import appears_whole, require_writable
 from dtlab.train.metrics import score
 from dtlab.train.package import load_package
@@ -24,6 +25,8 @@ def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384
 
     require_writable(output, "output")
     package = load_package(checkpoint)
+    if package.features is None:
+        raise UserError(f"checkpoint = {str(checkpoint)!r}: holds a model of text; predict scores tables")
     table = read_features(parquet, package.features)
     scores = score(package.model, table, batch=batch)
     assert scores is not None, "predict runs in one process"

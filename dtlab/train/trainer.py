@@ -270,7 +270,9 @@ class Trainer:
 
     def evaluate(self, table: Batch, *, batch: int = 16384) -> Metrics:
         """Metrics of the model on ``table``; each row counts once."""
-        return evaluate(unwrap(self.model), table, batch=batch)
+        metrics = evaluate(unwrap(self.model), table, batch=batch)
+        assert metrics is not None
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Counters and sums of the epoch; call ``tally.fold()`` before. Equal on every rank."""

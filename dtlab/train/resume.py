@@ -1,0 +1,131 @@
+"""Which folder a run writes to, and whether it goes on there (lesson 12).
+
+A run that is started again by its launcher finds its own folder by the name of the job: ``dtlab launch``,
+torchrun's agent (give ``--rdzv-id``) and Slurm's requeue keep that name over restarts. A folder with a
+finished model is never continued.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dtlab.errors import UserError
+from dtlab.train.checkpoint_store import candidates
+from dtlab.train.config import TrainConfig
+from dtlab.train.package import DESCRIPTION
+from dtlab.train.record import new_run_folder
+
+__all__ = ["CHECKPOINTS", "changes", "job_name", "run_folder"]
+
+CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
+_MOST_LOOKED_AT = 200
+# A run may go on with these changed, and a line says so; what the weights or the samples are, it may not.
+_FIXED = ("data", "model", "run.seed", "run.dtype", "run.refit", "optim.name")
+_FREE = ("run.output", "run.folder", "run.resume", "run.prefetch", "run.log_every")
+
+
+def job_name(environ: Mapping[str, str]) -> str | None:
+    """The name under which a launcher starts a job again; None where there is none.
+
+    >>> job_name({"DTLAB_LAUNCH": "3f2a.1"})
+    '3f2a'
+    """
+    if environ.get("DTLAB_LAUNCH"):
+        return environ["DTLAB_LAUNCH"].split(".")[0]
+    agent = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if agent not in ("", "none"):
+        return f"torchrun-{agent}"
+    return f"slurm-{environ['SLURM_JOB_ID']}" if environ.get("SLURM_JOB_ID") else None
+
+
+def run_folder(config: TrainConfig) -> Path | None:
+    """The folder of this run, new or found again; rank 0 calls it. None when nothing is to be written.
+
+    Raises:
+        UserError: the folder holds a finished run, there is nothing to resume, or it cannot be made.
+    """
+    run = config.run
+    if run.folder is not None:
+        if _is_finished(run.folder):
+            raise UserError(f"run.folder = {str(run.folder)!r}: holds a finished run; name another folder")
+        try:
+            run.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"run.folder = {str(run.folder)!r}: {error.strerror}; name a folder that can be written"
+            ) from None
+        return run.folder
+    if run.output is None:
+        if run.resume:
+            raise UserError("run.resume = True: needs run.output or run.folder, where the run is looked for")
+        return None
+    known = _newest(run.output)
+    if run.resume:
+        for folder in known:
+            if candidates(folder / CHECKPOINTS) and not _is_finished(folder):
+                return folder
+        raise UserError(f"run.resume = True: no interrupted run with a checkpoint in {str(run.output)!r}")
+    name = job_name(os.environ)
+    mine = {"job": name, "config": _comparable(config)}
+    for folder in known if name is not None else []:
+        if _read(folder / _JOB) == mine and not _is_finished(folder):
+            return folder
+    folder = new_run_folder(run.output)
+    if name is not None:
+        (folder / _JOB).write_text(json.dumps(mine), encoding="utf-8")
+    return folder
+
+
+def changes(saved_job: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
+    """What differs between the saved configuration and this one, as ``optim.lr 0.1 -> 0.2``.
+
+    Raises:
+        UserError: something differs with which a run cannot go on, the data above all.
+    """
+    if saved_job["data_version"] != job["data_version"]:
+        raise UserError(
+            f"data: version {job['data_version']} now, the interrupted run saw {saved_job['data_version']}; "
+            "bring the old data back, or start a new run"
+        )
+    saved, now = saved_job["config"], job["config"]
+    found = []
+    for table in now:
+        for name, value in now[table].items():
+            field, before = f"{table}.{name}", saved.get(table, {}).get(name, value)
+            if field in _FREE or before == value:
+                continue
+            if table in _FIXED or field in _FIXED:
+                raise UserError(
+                    f"{field} = {value!r}: the interrupted run had {before!r}; give that value, or start a "
+                    "new run in another folder"
+                )
+            found.append(f"{field} {before!r} -> {value!r}")
+    return found
+
+
+def _comparable(config: TrainConfig) -> dict[str, Any]:
+    tables = config.to_dict()
+    return {t: {n: v for n, v in values.items() if f"{t}.{n}" not in _FREE} for t, values in tables.items()}
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / MODEL / DESCRIPTION).is_file()
+
+
+def _newest(output: Path) -> list[Path]:
+    try:
+        found = [path for path in output.iterdir() if path.is_dir() and not path.name.startswith(".")]
+    except OSError:
+        return []
+    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:_MOST_LOOKED_AT]
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
