@@ -71,7 +71,8 @@ def recommend_workers(
         python_seconds: what of ``transform_seconds`` is Python code, a loop over rows for example. That of
             ``Features`` is close to none.
         batch_bytes: of one batch of this rank.
-        cores: of this host; by default those that this process may use.
+        cores: of this host; by default those that this process may use. Give fewer where others keep them
+            busy: a reader without a free core gains nothing.
         ranks_per_host: ranks that share the cores and /dev/shm.
         prefetch_factor: batches that each worker makes ahead.
         shm_bytes: free in /dev/shm; by default as it is now.
