@@ -1,4 +1,4 @@
-"""What a Parquet stream takes from the machine: memory for some windows, few descriptors, no left-over process."""
+"""What a Parquet stream takes from the machine: some windows of memory, few descriptors, no process left."""
 
 import multiprocessing
 import os
