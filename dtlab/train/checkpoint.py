@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch.distributed as dist
-from torch.distributed.checkpoint import CheckpointException
 
 from dtlab.errors import DtlabWarning, UserError
 from dtlab.ranks import agreement
@@ -108,7 +107,7 @@ class Checkpointer:
         group: dist.ProcessGroup | None = None,
         on_failure: Literal["raise", "warn"] = "raise",
         enter_seconds: float = 10.0,
-        timeout: float = 600.0,
+        timeout: float = 1800.0,
     ) -> None:
         if keep < 1:
             raise UserError(f"keep = {keep}: keep at least 1 checkpoint")
@@ -217,7 +216,7 @@ class Checkpointer:
             write(job, self._store, self.folder, self._group)
             self._good, self._failures, self._last_error = step, 0, None
             self._prune()
-        except (Exception, CheckpointException) as error:
+        except Exception as error:
             good = "none is complete yet" if self._good is None else f"the last good one is step {self._good}"
             self._failures += 1
             self._last_error = line = f"the checkpoint of step {step} failed, {good}: {error}"
@@ -226,7 +225,12 @@ class Checkpointer:
             elif self.on_failure == "raise":
                 self._failed = UserError(line)
             else:
-                self._say(line)
+                try:
+                    self._say(line)
+                except (
+                    DtlabWarning
+                ) as warning:  # a filter made it an error: not one for the background thread
+                    self._failed = warning
         finally:
             self._in_flight = None
 
@@ -243,19 +247,32 @@ class Checkpointer:
         """The newest checkpoint that is complete on every rank; None when there is none (collective).
 
         Others that are newer are passed over with a line each: torn, damaged, or not seen by a rank.
+
+        Raises:
+            UserError: rank 0 has a complete one, but there is none that all ranks can use.
         """
         self._finish()
         names = self._together(lambda: [path.name for path in candidates(self.folder)])[0]
+        apart: set[int] = set()
         for name in names:
             path = self.folder / name
-            problems = self._together(partial(problem_with, path, self._rank, self._size))
-            bad = {rank: text for rank, text in enumerate(problems) if text is not None}
+            found = self._together(partial(self._look_at, path))
+            bad = {rank: text for rank, (text, _) in enumerate(found) if text is not None}
             if not bad:
                 return describe(path)[0]
             rank, text = next(iter(bad.items()))
-            is_shared = self._size == 1 or rank == 0
-            self._say(f"{name} passed over: {text}" + ("" if is_shared else f" (seen by rank {rank})"))
+            apart |= {number for number, (_, is_there) in enumerate(found) if not is_there and 0 not in bad}
+            self._say(f"{name} passed over: {text}" + (f" (seen by rank {rank})" if rank else ""))
+        if apart:  # to begin anew would throw away what rank 0 has
+            who = ", ".join(map(str, sorted(apart)))
+            raise UserError(
+                f"checkpoint folder {str(self.folder)!r}: rank {who} does not see the checkpoints that "
+                "rank 0 sees: name a folder that all hosts share, or copy it to each"
+            )
         return None
+
+    def _look_at(self, path: Path) -> tuple[str | None, bool]:
+        return problem_with(path, self._rank, self._size), path.is_dir()
 
     def load(self, parts: Mapping[str, Any], info: CheckpointInfo | None = None) -> CheckpointInfo | None:
         """Put the state of a checkpoint back into ``parts`` (collective).

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from torch.distributed.checkpoint import CheckpointException
 
 from dtlab.errors import UserError
 from dtlab.ranks import agreement, recorder
@@ -82,7 +81,7 @@ def together(group: dist.ProcessGroup | None, folder: Path, action: Callable[[],
     outcome: tuple[str | None, Any]
     try:
         outcome = (None, action())
-    except (Exception, CheckpointException) as error:
+    except Exception as error:
         cause = error
         line = str(error) if isinstance(error, UserError) else disk_error(error, folder)
         outcome = (line or f"{type(error).__name__}: {error}", None)

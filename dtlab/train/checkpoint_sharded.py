@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -38,9 +37,15 @@ __all__ = [
     "templates",
 ]
 
-warnings.filterwarnings(
-    "ignore", message="torch.distributed is disabled, unavailable or uninitialized", module="torch"
-)
+
+def _dcp() -> Any:
+    """torch.distributed.checkpoint, loaded when the first sharded tensor is met: it takes about a second."""
+    import torch.distributed.checkpoint as dcp
+
+    warnings.filterwarnings(
+        "ignore", message="torch.distributed is disabled, unavailable or uninitialized", module="torch"
+    )
+    return dcp
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -63,6 +68,7 @@ def save_sharded(folder: Path, tensors: Mapping[str, Tensor], group: dist.Proces
     Raises:
         UserError: a rank could not write; the same on every rank.
     """
+    dcp = _dcp()
     writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
         dcp.save(dict(tensors), storage_writer=writer, process_group=group, no_dist=group is None)
@@ -78,7 +84,7 @@ def targets(folder: Path, names: list[str], live: Mapping[str, Tensor]) -> dict[
     """
     if not names:
         return {}
-    saved = dcp.HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+    saved = _dcp().HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
     made: dict[str, Tensor] = {}
     for name in names:
         if name not in saved:
@@ -105,6 +111,7 @@ def load_sharded(folder: Path, into: dict[str, Tensor], group: dist.ProcessGroup
     """
     if not into:
         return
+    dcp = _dcp()
     reader = dcp.HuggingFaceStorageReader(str(folder))
     try:
         dcp.load(dict(into), storage_reader=reader, process_group=group, no_dist=group is None)
@@ -143,7 +150,7 @@ def lay_out(tensor: Tensor, template: Tensor | None) -> Tensor:
     return laid
 
 
-def _first_failure(error: dcp.CheckpointException) -> UserError:
+def _first_failure(error: Any) -> UserError:
     number, (cause, _) = next(iter(error.failures.items()))
     line = next(iter(str(cause).splitlines()), "") or type(cause).__name__
     failure = UserError(f"rank {number}: {type(cause).__name__}: {line}")

@@ -82,13 +82,13 @@ class Store:
             self._lock: int | None = _take_lock(self.folder)
         self.unfinished = self._clean()
 
-    def begin(self, step: int) -> tuple[str, Path]:
-        """Name the next save; returns the name and the folder to write to."""
+    def begin(self, step: int) -> tuple[str, str]:
+        """Make the folder of the next save; returns its final name and the name that it has until then."""
         number = 1 + max((int(m[1]) for p in self.folder.iterdir() if (m := _NAME.search(p.name))), default=0)
         name = f"save-{number:06d}-step-{step:010d}"
         beside = self.folder / f".{name}.writing"
         beside.mkdir()
-        return name, beside
+        return name, beside.name
 
     def commit(self, name: str, beside: Path, description: dict[str, Any]) -> Path:
         """Write the description and give the save its name: from here on it counts."""

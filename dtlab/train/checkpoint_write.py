@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from dtlab.errors import UserError
 from dtlab.ranks import agreement
 from dtlab.train.checkpoint_entry import together
 from dtlab.train.checkpoint_files import seal, write_tensors
@@ -42,7 +43,8 @@ def write(job: Job, store: Store | None, folder: Path, group: dist.ProcessGroup 
         UserError: on every rank, whichever failed; what was written is removed.
     """
     step = int(job.head["step"])
-    name, beside = together(group, folder, lambda: store.begin(step) if store else ("", Path()))[0]
+    name, beside_name = together(group, folder, lambda: store.begin(step) if store else ("", ""))[0]
+    beside = folder / beside_name
     try:
         owns = agreement.gather((job.own_trees, job.own_tensors), group=group)
 
@@ -55,6 +57,7 @@ def write(job: Job, store: Store | None, folder: Path, group: dist.ProcessGroup 
         files = together(group, folder, write_common)[0]
         if job.sharded:
             together(group, folder, lambda: save_sharded(beside / SHARDED, job.sharded, group))
+            _check_shared(together(group, folder, lambda: _names(beside / SHARDED)), folder)
             for found in together(group, folder, lambda: _seal_share(beside / SHARDED, group)):
                 files |= found
 
@@ -69,6 +72,20 @@ def write(job: Job, store: Store | None, folder: Path, group: dist.ProcessGroup 
         if store is not None:
             store.discard(beside)
         raise
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def _check_shared(listings: list[list[str]], folder: Path) -> None:
+    """Shards that lie on other hosts would be missed at the restart, which is too late."""
+    apart = [str(rank) for rank, names in enumerate(listings) if names != listings[0]]
+    if apart:
+        raise UserError(
+            f"checkpoint folder {str(folder)!r}: rank {', '.join(apart)} sees other files in it than rank 0: "
+            "sharded tensors need a folder that all hosts share"
+        )
 
 
 def _seal_share(folder: Path, group: dist.ProcessGroup | None) -> dict[str, Any]:
