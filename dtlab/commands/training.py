@@ -75,9 +75,17 @@ def train(
 
         env = {"DTLAB_INTERACTIVE": "1"} if sys.stderr.isatty() else {}
         ranks = 1 if nproc is None else nproc
-        outcome = launch(run, ranks, config, env=env, max_restarts=max_restarts, timeout=timeout, port=port)[
-            0
-        ]
+        results = launch(
+            run,
+            ranks,
+            config,
+            env=env,
+            max_restarts=max_restarts,
+            timeout=timeout,
+            port=port,
+            grace=config.checkpoint.grace_seconds,
+        )
+        outcome = results[0]
     if report is not None:
         write_json(report, outcome)
     print(summary(outcome))

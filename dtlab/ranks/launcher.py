@@ -9,20 +9,22 @@
 import contextlib
 import itertools
 import os
+import signal
 import socket
 import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dtlab.errors import DtlabWarning, UserError
 from dtlab.ranks import payload, processes, variables
 from dtlab.ranks.log_folder import log_folder
 from dtlab.ranks.output import say
 from dtlab.ranks.plan import Plan, check, threads
-from dtlab.ranks.report import RankError
+from dtlab.ranks.report import RankError, RankReport
+from dtlab.ranks.stop_requests import StopRequests
 from dtlab.ranks.supervise import Run
 from dtlab.ranks.verdict import rank_error, timeout_error, to_blame
 from dtlab.ranks.worker import Descriptors
@@ -69,6 +71,7 @@ def launch(
     echo: bool = True,
     max_restarts: int = 0,
     seed: int = 0,
+    grace: float | None = None,
     **kwargs: Any,
 ) -> RankResults:
     """Run ``fn(*args, **kwargs)`` on ``nproc * nnodes`` ranks of this machine and return their results.
@@ -90,6 +93,8 @@ def launch(
         max_restarts: how often to start all ranks again when one fails. Failures at start-up (an import
             error, a function that cannot be unpacked, a UserError) are not retried.
         seed: Python, NumPy and torch are seeded from (seed, rank) in every rank.
+        grace: seconds that the ranks get to return by themselves after SIGTERM or Ctrl-C at this process,
+            which hands the signal on to them. By default they are ended at once.
 
     Returns:
         The results in rank order. Tensors come back on the CPU as plain tensors.
@@ -98,6 +103,7 @@ def launch(
         UserError: an argument is wrong, the port is in use, CUDA is in use and start_method is "fork", or the
             function cannot be pickled.
         RankError: a rank failed, or the time was up.
+        SystemExit: code 143, when SIGTERM came and the ranks did not return in their grace time.
 
     Example:
         >>> import dtlab
@@ -110,15 +116,22 @@ def launch(
     plan = check(fn, nproc, nnodes, timeout, port, start_method, env, log_dir, echo, max_restarts, seed)
     call = payload.pack(fn, args, kwargs)
     left = timeout
-    with _listener(plan.port) as first_socket, log_folder(plan.log_dir) as folder, _starter(plan) as starter:
+    with (
+        _listener(plan.port) as first_socket,
+        log_folder(plan.log_dir) as folder,
+        _starter(plan) as starter,
+        StopRequests(grace) as requests,
+    ):
         listener: socket.socket | None = first_socket
         launch_id = uuid.uuid4().hex[:12]
         for restart in itertools.count():
             listener = listener or _bind(plan.port or 0)
             identity = f"{launch_id}.{restart}"
-            run = _attempt(plan, call, listener, folder, starter, identity, restart, left)
+            run = _attempt(plan, call, listener, folder, starter, identity, restart, left, requests)
             listener = None
             reports = run.reports()
+            if requests.received is not None and any(report.outcome != "returned" for report in reports):
+                _give_up(requests.received, grace, reports)
             if run.timed_out:
                 raise timeout_error(timeout, reports)
             if not any(report.failed for report in reports):
@@ -142,6 +155,7 @@ def _attempt(
     identity: str,
     restart: int,
     timeout: float | None,
+    requests: StopRequests,
 ) -> Run:
     port = listener.getsockname()[1]
     store = _host_store(listener)
@@ -165,7 +179,7 @@ def _attempt(
         return starter(fds, own, not_for_child)
 
     try:
-        with Run(plan.world_size, folder, plan.echo, store) as run:
+        with Run(plan.world_size, folder, plan.echo, store, requests) as run:
             run.start(fd, start)
             run.wait(timeout)
         starter.check(run)
@@ -201,6 +215,12 @@ def _results(run: Run, restarts: int) -> RankResults:
         seconds=[rank.seconds for rank in run.ranks],
         restarts=restarts,
     )
+
+
+def _give_up(number: signal.Signals, grace: float | None, reports: Sequence[RankReport]) -> NoReturn:
+    late = [str(report.rank) for report in reports if report.outcome != "returned"]
+    say(f"dtlab: {number.name}: rank {', '.join(late)} did not return within the grace time of {grace:g} s")
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
 
 def _restarts_in_words(used: int, allowed: int, hopeless: bool) -> str:

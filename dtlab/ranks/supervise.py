@@ -24,6 +24,7 @@ from dtlab.ranks import channel, crash, processes
 from dtlab.ranks.rank_handle import Rank
 from dtlab.ranks.rank_state import RankState
 from dtlab.ranks.report import RankReport
+from dtlab.ranks.stop_requests import StopRequests
 from dtlab.ranks.worker import Descriptors
 
 EARLY_SECONDS = 5.0
@@ -44,7 +45,11 @@ Start = Callable[[int, Descriptors, Sequence[int]], processes.RankProcess]
 class Run:
     """One attempt. Use as a context manager: leaving it ends and closes everything."""
 
-    def __init__(self, world_size: int, folder: Path, echo: bool, store: Any) -> None:
+    def __init__(
+        self, world_size: int, folder: Path, echo: bool, store: Any, requests: StopRequests | None = None
+    ) -> None:
+        self.requests = requests or StopRequests(None)
+        self._handed_on = False
         self.folder = folder
         self.store = store
         self.timed_out = False
@@ -72,6 +77,8 @@ class Run:
 
     def start(self, call: int, start: Start) -> None:
         """Start every rank; ``call`` is the descriptor of the packed function."""
+        if self.requests.is_armed:
+            self._selector.register(self.requests, selectors.EVENT_READ, (None, self.requests.drain))
         for number in range(self._world_size):
             rank = Rank(number, self.folder / f"rank{number}.log", self._echo)
             self.ranks.append(rank)
@@ -103,6 +110,8 @@ class Run:
         while any(not rank.gone for rank in self.ranks):
             self._turn(self._pause(deadline, failed_at is not None or leave_by is not None))
             now = time.monotonic()
+            if self.requests.received is not None and self._end_in_grace(now):
+                return
             failures = [rank for rank in self.ranks if rank.failed_at is not None]
             if failures:
                 failed_at = failed_at or now
@@ -130,6 +139,21 @@ class Run:
                     self._ask(_ASK_LATE_SECONDS)
                     self.stop(ON_INTERRUPT)
                     return
+
+    def _end_in_grace(self, now: float) -> bool:
+        """Hand the signal on to the ranks, to each one's own process only; True when their time is over."""
+        if not self._handed_on and all(rank.started or rank.gone for rank in self.ranks):
+            self._handed_on = True
+            for rank in self.ranks:
+                pid = rank.process.pid if rank.process is not None else None
+                if not rank.gone and pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, self.requests.received or signal.SIGTERM)
+        if now < self.requests.deadline:
+            return False
+        self._ask(_ASK_SECONDS)
+        self.stop(ON_INTERRUPT)
+        return True
 
     def stop(self, steps: Sequence[tuple[signal.Signals, float]]) -> None:
         """End every rank that still runs, and whatever the ranks started."""
@@ -159,6 +183,7 @@ class Run:
     def _pause(self, deadline: float, ending: bool) -> float:
         """How long to sleep at most when nothing is heard."""
         waits = [deadline - time.monotonic()]
+        waits.append(self.requests.deadline - time.monotonic())
         waits.append(0.25 if any(rank.returned_at is not None for rank in self.ranks) else 5.0)
         if ending:
             waits.append(0.02)

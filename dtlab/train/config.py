@@ -110,7 +110,7 @@ class RunConfig:
     log_every: int = 100
     """Steps between two lines of throughput, memory and communication share."""
     eval_batch: int = 16384
-    """Samples of one evaluation batch over all ranks."""
+    """Samples (of text: tokens) of one evaluation batch over all ranks."""
     prefetch: int = 0
     """Batches gathered ahead by a thread; 0 is best for tables in memory."""
     output: Path | None = Path("runs")

@@ -101,7 +101,8 @@ class TextTask:
         model.eval()
         device = next(model.parameters()).device
         ids, losses = [], []
-        for rows in rank_batches(len(windows), batch):
+        # Logits of a whole batch of windows would not fit: here the batch counts tokens.
+        for rows in rank_batches(len(windows), max(agreement.world_size(), batch // windows.sequence)):
             piece = windows.take(rows).to(device)
             ids.append(piece.ids.cpu())
             losses.append(_window_losses(model, piece).double().cpu())
