@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from dtlab.ranks import recorder
-from dtlab.ranks.rank_state import Frame, RankState, capture, explain, operation_in
+from dtlab.ranks.rank_state import UNRECORDED, Frame, RankState, capture, explain, operation_in
 
 _TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 _LOST_PEER = re.compile(
@@ -74,7 +74,7 @@ def _as_it_failed(own: RankState, error: BaseException) -> RankState:
         for f in traceback.extract_tb(error.__traceback__)
     )
     inside = operation_in(frames)
-    if own.operation is None or (inside in ("send", "recv", "isend", "irecv")):
+    if own.operation is None or inside in UNRECORDED:
         # Not in torch's record: the stack knows the name
         own = replace(own, operation=inside or "a collective", sequence=None)
     return replace(own, completed=False, stack=frames or own.stack)

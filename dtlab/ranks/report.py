@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dtlab.ranks.late import LateRankError
-from dtlab.ranks.rank_state import Frame, RankState
+from dtlab.ranks.rank_state import UNRECORDED, Frame, RankState, operation_in
 
 _MOST_TEXT = 20_000
 _MOST_FRAMES = 60
@@ -219,8 +219,16 @@ def describe_exception(error: BaseException, *, start_up: bool = False) -> dict[
         "frames": [dataclasses.asdict(frame) for frame in frames],
         "traceback": "".join(traceback.format_exception(error))[-_MOST_TEXT:],
         "time": when,
-        "state": _state_at(frames) if lost else None,
+        "state": _told_state(error) or (_state_at(frames) if lost else None),
     }
+
+
+def _told_state(error: BaseException) -> str | None:
+    """The state that a ``LateRankError`` took down of the rank that raises it."""
+    if not isinstance(error, LateRankError) or error.rank >= len(error.states):
+        return None
+    own = error.states[error.rank]
+    return own.to_json() if own is not None else None
 
 
 def _state_at(frames: list[Frame]) -> str | None:
@@ -231,6 +239,9 @@ def _state_at(frames: list[Frame]) -> str | None:
         state = capture(int(os.environ["RANK"]))
     except Exception:
         return None
+    inside_now = operation_in(frames)
+    if inside_now in UNRECORDED:
+        state = dataclasses.replace(state, operation=inside_now, sequence=None)
     operation = state.operation
     if operation is None:
         inside = [f.function for f in frames if "/torch/distributed/" in f.file.replace(os.sep, "/")]
