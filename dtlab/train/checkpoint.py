@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import torch.distributed as dist
 
@@ -29,7 +29,7 @@ from dtlab.errors import DtlabWarning, UserError
 from dtlab.ranks import agreement
 from dtlab.train import checkpoint_sharded as sharding
 from dtlab.train.checkpoint_entry import differing, enter, own_group, together
-from dtlab.train.checkpoint_parts import apply, is_per_rank, take
+from dtlab.train.checkpoint_parts import Stateful, apply, is_per_rank, take
 from dtlab.train.checkpoint_read import problem_with, read_states
 from dtlab.train.checkpoint_store import CheckpointInfo, Store, candidates, describe
 from dtlab.train.checkpoint_write import Job, write
@@ -38,20 +38,6 @@ from dtlab.train.staging import Stage, as_written
 __all__ = ["CheckpointInfo", "Checkpointer", "SaveStatus", "Stateful"]
 
 _PATIENCE_AFTER_ERROR = 30.0  # seconds
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """Anything with a state. With the attribute ``per_rank = True`` each rank's own state is kept.
-
-    Such a part also has ``rederive(state, *, step, rank, world_size)`` for another world size.
-    """
-
-    def state_dict(self) -> Mapping[str, Any]:
-        """The state: tensors, arrays, numbers, strings, lists, dicts."""
-
-    def load_state_dict(self, state: Any) -> Any:
-        """Take a state back."""
 
 
 @dataclass(frozen=True)

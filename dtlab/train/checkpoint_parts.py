@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -14,7 +14,21 @@ from dtlab.errors import UserError
 from dtlab.parallel.ddp import unwrap
 from dtlab.train.state import flatten
 
-__all__ = ["Taken", "apply", "bare", "is_per_rank", "state_of", "take"]
+__all__ = ["Stateful", "Taken", "apply", "bare", "is_per_rank", "state_of", "take"]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Anything with a state. With the attribute ``per_rank = True`` each rank's own state is kept.
+
+    Such a part also has ``rederive(state, *, step, rank, world_size)`` for another world size.
+    """
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """The state: tensors, arrays, numbers, strings, lists, dicts."""
+
+    def load_state_dict(self, state: Any) -> Any:
+        """Take a state back."""
 
 
 @dataclass
