@@ -1,0 +1,86 @@
+"""The figures of learning rates and losses: their titles say what was measured, alt text, refusals."""
+
+import math
+
+import pytest
+
+from dtlab.figures.schedules import jumps, losses_figure, rates_figure, rates_finding, raw_loss_figure
+from dtlab.figures.style import alt_text, png
+from dtlab.widgets.schedules import rates_explorer
+
+
+@pytest.mark.parametrize(
+    ("used", "finding"),
+    [
+        ({1: [0.1, 0.2], 4: [0.1, 0.2]}, "the same on 1 and 4 ranks, and right"),
+        ({1: [0.1, 0.1], 2: [0.1, 0.1]}, "the same on 1 and 2 ranks, 0.50x the right rate at step 1"),
+        (
+            {1: [0.1, 0.2], 2: [0.1, 0.15]},
+            "another one on 1 and 2 ranks, 0.75x the right rate at step 1 (2 ranks)",
+        ),
+        ({2: [0.05, 0.2]}, "the same on 2 ranks, 0.50x the right rate at step 0"),
+    ],
+)
+def test_the_title_says_whether_ranks_matter_and_where_the_rate_is_most_wrong(used, finding):
+    assert rates_finding(used, [0.1, 0.2]) == finding
+    assert alt_text(rates_figure("Cosine", used, [0.1, 0.2])).startswith(f"Cosine: {finding}. ")
+
+
+def test_a_rate_where_none_was_meant_is_not_a_ratio():
+    assert "far above the right rate at step 1" in rates_finding({4: [0.1, 0.1]}, [0.1, 0.0])
+
+
+@pytest.mark.parametrize(("used", "right"), [({}, [0.1]), ({1: [0.1]}, [0.1, 0.2]), ({1: []}, [])])
+def test_rates_that_cannot_be_compared_are_refused(used, right):
+    with pytest.raises(ValueError, match="at least one world size"):
+        rates_figure("Cosine", used, right)
+
+
+def test_a_slow_trend_is_no_jump():
+    assert jumps([1.0, 2.0, 1.0, 2.0]) == 1.0
+    assert jumps([3.0, 2.999, 2.998]) == pytest.approx(0.001)
+    with pytest.raises(ValueError, match="1 losses"):
+        jumps([1.0])
+
+
+def test_the_raw_loss_is_compared_with_the_mean_of_all_ranks():
+    by_rank = [[1.0, 3.0, 1.0, 3.0], [2.0, 2.0, 2.0, 2.0]]
+    words = alt_text(raw_loss_figure(by_rank))
+    assert words.startswith("Rank 0's own loss jumps 2.0x as far as the mean of 2 ranks. ")
+    assert "between 1.00 and 3.00; the mean of 2 ranks, thick, between 1.50 and 2.50" in words
+    with pytest.raises(ValueError, match="1 ranks"):
+        raw_loss_figure(by_rank[:1])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 99.0])
+def test_a_run_that_leaves_the_chart_is_marked_with_its_step(bad):
+    words = alt_text(losses_figure({"without": [0.7, 0.8, bad, math.nan], "with": [0.7, 0.6, 0.5, 0.4]}, 0.6))
+    assert words.startswith("without: off the chart; with: stable. ")
+    assert (
+        "without: 0.70 at first, leaves the chart at step 2. with: 0.70 at first, 0.40 at the end." in words
+    )
+
+
+def test_runs_are_needed():
+    with pytest.raises(ValueError, match="at least one"):
+        losses_figure({}, 1.0)
+
+
+def test_a_run_that_starts_off_the_chart_is_drawn():
+    assert "leaves the chart at step 0" in alt_text(losses_figure({"lost": [9.0, 9.0]}, 0.6))
+
+
+def test_the_same_numbers_give_the_same_picture():
+    def draw(rate):
+        return png(rates_figure("Cosine", {1: [0.1, rate], 2: [0.1, rate]}, [0.1, 0.2]))
+
+    assert draw(0.2) == draw(0.2)
+    assert draw(0.2) != draw(0.1)
+
+
+def test_the_explorer_starts_where_it_is_told_without_a_front_end(capsys):
+    runs = {"good": {1: [0.1, 0.2]}, "halved": {1: [0.1, 0.1]}}
+    rates_explorer(runs, {name: [0.1, 0.2] for name in runs}, start="halved")
+    assert "halved: the same on 1 rank, 0.50x the right rate at step 1." in capsys.readouterr().out
+    rates_explorer(runs, {name: [0.1, 0.2] for name in runs})
+    assert "good: the same on 1 rank, and right." in capsys.readouterr().out
