@@ -213,9 +213,9 @@ def barrier_on_rank_0(patience: float = 5.0) -> None:
         for _ in range(3):
             gradient = torch.ones(1)
             dist.all_reduce(gradient)
-            if w.rank == 0:
-                w.log.info("saved")
-                w.barrier()
+        if w.rank == 0:
+            w.log.info("saved")
+            w.barrier()
 
 
 def stuck_reader(patience: float = 5.0, num_workers: int = 0) -> None:

@@ -13,4 +13,6 @@ LESSONS: dict[str, LessonInfo] = {
     "02": LessonInfo("Ranks, collectives, parameter server or ring", 50),
     "03": LessonInfo("Data parallel from scratch", 55),
     "04": LessonInfo("Samplers", 45),
+    "05": LessonInfo("Big batch: lr scaling, warm-up, cosine", 50),
+    "12": LessonInfo("Debugging clinic", 55),
 }

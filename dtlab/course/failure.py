@@ -29,6 +29,8 @@ _VOLATILE = (
     (re.compile(r"<ipython-input-[^>]*>"), "<cell>"),
     (re.compile(r"0x[0-9a-fA-F]{6,}"), "0x..."),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:<port>"),
+    (re.compile(r"\(127\.0\.0\.1, \d+\)"), "(127.0.0.1, <port>)"),
+    (re.compile(r"\b\d+ ?ms\b"), "<time> ms"),
     (re.compile(r"\bprocess \d+ on [\w.-]+"), "process <pid> on <host>"),
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
 )

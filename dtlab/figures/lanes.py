@@ -89,6 +89,7 @@ def _panel(axes: Any, name: str, states: Sequence[RankState | None]) -> None:
         reached = _reached(state)
         waits = state is not None and state.waits and state.group == DEFAULT_GROUP
         for number in range(first, furthest + 1):
+            look: dict[str, Any]
             if number > reached:
                 look = {"facecolor": "white", "edgecolor": RED, "linestyle": "--", "linewidth": 1.6}
             elif waits and number == reached and state is not None and state.sequence == number:

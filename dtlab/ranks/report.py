@@ -113,7 +113,7 @@ class RankReport:
                 where = f" in {self.state.what()}" if self.state and self.state.operation else ""
                 return f"{who} lost its peer{where} ({self.complaint()})"
             return f"{who} failed too: {_shortened(self.exception().splitlines()[0])}"
-        return f"{who} was stopped{doing(self.state)}"
+        return f"{who} was stopped{doing(self.state).replace(' waits in', ' while it waited in', 1)}"
 
 
 class RankError(RuntimeError):
