@@ -1,0 +1,171 @@
+"""Early stopping, budgets, signals and the folder of a run: decisions in one process."""
+
+import json
+import math
+import os
+import signal
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from dtlab.cost import billing
+from dtlab.data.config import DataConfig
+from dtlab.errors import UserError
+from dtlab.train.budget import Budget
+from dtlab.train.config import (
+    CheckpointConfig,
+    OptimConfig,
+    PrecisionConfig,
+    RunConfig,
+    StoppingConfig,
+    TrainConfig,
+)
+from dtlab.train.flags import Flags
+from dtlab.train.parts import interval_too_long
+from dtlab.train.resume import changes, job_name, run_folder
+from dtlab.train.signals import StopSignals
+from dtlab.train.stopping import EarlyStopping
+
+
+def test_first_metric_is_an_improvement_and_the_fourth_stops():
+    stop = EarlyStopping(patience=2, mode="min")
+    answers = [
+        (stop.update(loss, n), stop.bad_epochs) for n, loss in enumerate((1.0, 0.5, 0.5, 0.5), start=1)
+    ]
+    assert answers == [(False, 0), (False, 0), (False, 1), (True, 2)]
+
+
+def test_zeros_are_compared_and_nan_is_no_improvement():
+    stop = EarlyStopping(patience=3, mode="min")
+    values = (0.0, 0.0, math.nan, 0.0)
+    assert [stop.update(value, n) for n, value in enumerate(values, start=1)] == [False, False, False, True]
+    assert (stop.best, stop.best_epoch) == (0.0, 1)
+
+
+def test_patience_is_counted_in_samples_and_not_in_validations():
+    ends = []
+    for samples in (50, 100, 200):
+        stop, seen = EarlyStopping(patience=400), 200
+        stop.update(0.7, seen)
+        while True:
+            seen += samples
+            if stop.update(0.6, seen):
+                break
+        ends.append(seen)
+    assert ends == [600, 600, 600]
+
+
+def test_counter_goes_on_after_a_resume():
+    one = EarlyStopping(patience=2)
+    one.update(0.7, 1)
+    one.update(0.6, 2)
+    other = EarlyStopping(patience=2)
+    other.load_state_dict(json.loads(json.dumps(one.state_dict())))
+    assert other.bad_epochs == 1
+    assert other.update(0.65, 3)
+    with pytest.raises(UserError, match="stopping state"):
+        other.load_state_dict({"best": 1.0})
+
+
+def test_budget_counts_earlier_attempts_in_seconds_and_dollars():
+    instance = "ml.g4dn.12xlarge"
+    assert Budget(100, instance=instance, spent_seconds=99).reason() is None
+    spent = Budget(100, instance=instance, spent_seconds=101)
+    assert spent.is_spent()
+    assert "stopping.max_seconds = 100" in spent.reason()
+    hour = billing.cost(instance, 3600, count=2).usd
+    assert not Budget(max_usd=hour, instance=instance, count=2, spent_seconds=3590).is_spent()
+    assert Budget(max_usd=hour, instance=instance, count=2, spent_seconds=3600).is_spent()
+    assert not Budget(instance=instance, spent_seconds=1e9).is_spent()
+
+
+def test_signals_are_noted_and_a_second_interrupt_is_not_caught():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert (signals.received, signals.wants_checkpoint) == (None, True)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_flags_travel_every_k_steps_that_last_about_a_second(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("dtlab.train.flags.time.perf_counter", lambda: now[0])
+    flags, due, exchanges = Flags(seconds=1.0), 1, []
+    for steps in range(1, 1001):  # 10 s in steps of 10 ms
+        now[0] += 0.01
+        if steps == due:
+            flags.exchange(flags.every)
+            exchanges.append(steps)
+            due += flags.every
+    gaps = [b - a for a, b in pairwise(exchanges)]
+    assert gaps[:6] == [2, 4, 8, 16, 32, 64]
+    assert set(gaps[6:]) <= {99, 100}
+    with pytest.raises(UserError, match="flag 'stopp' is unknown"):
+        flags.raise_("stopp")
+
+
+def test_interval_longer_than_the_run_is_said_with_both_numbers():
+    config = TrainConfig(checkpoint=CheckpointConfig(every_steps=50), run=RunConfig(max_steps=6))
+    line = interval_too_long(config, 100)
+    assert "checkpoint.every_steps = 50" in line
+    assert "at most 6 steps" in line
+    assert interval_too_long(replace(config, run=RunConfig(max_steps=50)), 100) is None
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: PrecisionConfig(name="fp8"), "precision.name = 'fp8'"),
+        (lambda: CheckpointConfig(every_steps=0), "checkpoint.every_steps = 0"),
+        (lambda: CheckpointConfig(keep=0), "checkpoint.keep = 0"),
+        (lambda: StoppingConfig(max_usd=-1), "stopping.max_usd = -1"),
+        (lambda: StoppingConfig(non_finite="ignore"), "stopping.non_finite = 'ignore'"),
+        (lambda: OptimConfig(micro_batch=0), "optim.micro_batch = 0"),
+        (lambda: OptimConfig(clip=math.nan), "optim.clip = nan"),
+    ],
+)
+def test_wrong_value_is_named_with_its_field(build, message):
+    with pytest.raises(UserError, match=message.replace(".", r"\.")):
+        build()
+
+
+def test_launchers_keep_the_name_of_a_job_over_restarts():
+    assert job_name({"DTLAB_LAUNCH": "ab12.0"}) == job_name({"DTLAB_LAUNCH": "ab12.3"}) == "ab12"
+    assert job_name({"TORCHELASTIC_RUN_ID": "night"}) == "torchrun-night"
+    assert job_name({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}) == "slurm-7"
+    assert job_name({}) is None
+
+
+def test_a_job_finds_its_own_folder_and_no_other(tmp_path, monkeypatch):
+    config = TrainConfig(run=RunConfig(output=tmp_path))
+    monkeypatch.setenv("DTLAB_LAUNCH", "aaaa.0")
+    first = run_folder(config)
+    monkeypatch.setenv("DTLAB_LAUNCH", "aaaa.1")
+    assert run_folder(config) == first
+    assert run_folder(replace(config, optim=OptimConfig(lr=0.5))) != first
+    (first / "model").mkdir()
+    (first / "model" / "model.json").write_text("{}")
+    assert run_folder(config) != first  # that run is over
+    with pytest.raises(UserError, match="holds a finished run"):
+        run_folder(replace(config, run=RunConfig(folder=first)))
+    with pytest.raises(UserError, match="no interrupted run with a checkpoint"):
+        run_folder(replace(config, run=RunConfig(output=tmp_path, resume=True)))
+
+
+def test_a_run_goes_on_with_another_rate_but_not_with_other_data():
+    saved = {"data_version": "v1", "config": TrainConfig().to_dict()}
+
+    def now(config, version="v1"):
+        return {"data_version": version, "config": config.to_dict()}
+
+    assert changes(saved, now(TrainConfig())) == []
+    assert changes(saved, now(TrainConfig(optim=OptimConfig(lr=0.5)))) == ["optim.lr 0.002 -> 0.5"]
+    with pytest.raises(UserError, match=r"data\.rows = 7: the interrupted run had 200000"):
+        changes(saved, now(TrainConfig(data=DataConfig(rows=7))))
+    with pytest.raises(UserError, match="version v2 now, the interrupted run saw v1"):
+        changes(saved, now(TrainConfig(), "v2"))
