@@ -33,7 +33,7 @@ def on_ranks(nproc: int, measure: Callable[[Any], Any], answer: Any) -> list[Any
         raise CheckFailed(
             f"the ranks wait for each other: {_standing(error)}.\n"
             "Where to look: every rank must make the same collective calls, also one without samples; "
-            "no `if` on the rank or on the number of samples around a collective."
+            "no `if` on the rank or on this rank's own data around a collective."
         ) from None
 
 
