@@ -60,19 +60,21 @@ def rates_finding(used: Mapping[int, Sequence[float]], right: Sequence[float]) -
     """What the figure shows, in words: whether world size matters, and the widest gap to the right rates.
 
     >>> rates_finding({1: [0.1, 0.05], 2: [0.1, 0.05]}, [0.1, 0.1])
-    'the same on 1 and 2 ranks, 0.50x the right rate at step 1'
+    'the same on 1 and 2 ranks; 0.50x right at step 1'
     """
     first = next(iter(used.values()))
     same = all(np.allclose(rates, first, rtol=1e-9, atol=0) for rates in used.values())
-    where = f"on {_world_sizes(used)}"
-    said = f"the same {where}" if same else f"another one {where}"
+    said = f"the same on {_world_sizes(used)}" if same else "differs by ranks"
     worst = max(used, key=lambda ranks: float(np.abs(np.subtract(used[ranks], right)).max()))
     gaps = np.abs(np.subtract(used[worst], right))
     step = int(gaps.argmax())
     if gaps[step] <= 1e-9 * max(right):
         return f"{said}, and right"
-    factor = f"{used[worst][step] / right[step]:.2f}x" if right[step] > 0.01 * max(right) else "far above"
-    return f"{said}, {factor} the right rate at step {step}" + ("" if same else f" ({_ranks(worst)})")
+    factor = (
+        f"{used[worst][step] / right[step]:.2f}x right" if right[step] > 0.01 * max(right) else "far too high"
+    )
+    where = "" if same else f"on {_ranks(worst)} "
+    return f"{said}; {where}{factor} at step {step}"
 
 
 def _rates_words(rates: Sequence[float]) -> str:
@@ -124,47 +126,67 @@ def raw_loss_figure(by_rank: Sequence[Sequence[float]]) -> Figure:
     return fig
 
 
-def losses_figure(runs: Mapping[str, Sequence[float]], start: float) -> Figure:
-    """Loss of runs by step; the chart ends a little above ``start``, and what leaves it is marked.
+def losses_figure(runs: Mapping[str, Sequence[float]], guess: float) -> Figure:
+    """Loss of runs by step on a log scale; what leaves the chart, or stops being a number, is marked.
 
-    ``runs``: name -> loss of every step, NaN and infinity included. ``start``: a loss that a run must not
-    exceed to count as stable, for example that of the constant guess.
+    ``runs``: name -> loss of every step, NaN and infinity included. ``guess``: loss of a constant guess; a
+    run that reaches 1.6 times as much counts as unstable, and the chart ends at 100 times.
 
-    >>> figure = losses_figure({"with": [1.0, 0.5], "without": [1.0, math.nan]}, start=1.0)
+    >>> figure = losses_figure({"with": [1.0, 0.5], "without": [1.0, math.nan]}, guess=1.0)
     """
     if not runs:
         raise ValueError("runs is empty: give at least one")
-    top = 1.6 * start
-    lost = {name: _leaves(losses, top) for name, losses in runs.items()}
-    left = [name for name, step in lost.items() if step is not None]
-    stayed = [name for name in runs if name not in left]
-    said = [f"{_listed(left)}: off the chart"] if left else []
-    said += [f"{_listed(stayed)}: stable"] if stayed else []
+    top = 100 * guess
     fig, ax = new_figure(
-        "; ".join(said),
-        alt="Loss by optimizer step. "
-        + " ".join(
-            f"{name}: {losses[0]:.2f} at first, "
-            + (f"leaves the chart at step {lost[name]}." if name in left else f"{losses[-1]:.2f} at the end.")
-            for name, losses in runs.items()
-        ),
+        losses_finding(runs, guess),
+        alt="Loss by optimizer step, log scale. "
+        + " ".join(f"{name}: {_losses_words(losses, top)}." for name, losses in runs.items())
+        + f" A dotted line at {guess:.2f}: a constant guess.",
         xlabel="optimizer step",
-        ylabel="loss (nats per sample)",
+        ylabel="loss (nats per sample), log",
         size=(8.0, 3.4),
     )
     for place, (name, losses) in enumerate(runs.items()):
-        step = lost[name]
-        shown = [value if math.isfinite(value) else math.nan for value in losses[:step]]
-        colour = (BLUE, ORANGE, GREEN, BLACK)[place % 4]
+        colour, left = (ORANGE, BLACK, BLUE, GREEN)[place % 4], _leaves(losses, top)
+        shown = [*losses[:left], *([] if left is None else [top])]
         ax.plot(shown, color=colour, linestyle=_DASHES[place % 4], linewidth=1.8, label=name)
-        if step is not None:
-            ax.plot([max(step - 1, 0), step], [shown[-1] if shown else top, top], color=colour, linewidth=1.8)
-            ax.plot(step, top, marker="X", color=RED, markersize=10, clip_on=False)
-            ax.annotate(f"{name} leaves here", (step, top), (8, -12), textcoords="offset points", fontsize=8)
-    ax.axhline(start, color=GREY, linewidth=1.0, linestyle=":", label="constant guess")
-    ax.set_ylim(0, top)
-    ax.legend(frameon=False, fontsize=8, loc="lower left")
+        if left is not None:
+            ax.plot(left, top, marker="X", color=RED, markersize=11, clip_on=False, zorder=5)
+            ax.annotate(
+                f"{name}: {_end_of(losses)}", (left, top), (10, -9), textcoords="offset points", fontsize=9
+            )
+    ax.axhline(guess, color=GREY, linewidth=1.0, linestyle=":", label="constant guess")
+    ax.set_yscale("log")
+    ax.set_ylim(0.5 * guess, top)
+    ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper right")
     return fig
+
+
+def losses_finding(runs: Mapping[str, Sequence[float]], guess: float) -> str:
+    """Which runs are unstable, and how far they go; the stable ones are not named.
+
+    >>> losses_finding({"a": [1.0, 8.0, 0.9], "b": [1.0, math.nan], "c": [1.0, 0.9]}, guess=1.0)
+    'a reaches 8x the guess, b ends as NaN'
+    """
+    said = []
+    for name, losses in runs.items():
+        if not math.isfinite(losses[-1]):
+            said.append(f"{name} ends as {_end_of(losses)}")
+        elif not max(losses) < 1.6 * guess:
+            said.append(f"{name} reaches {max(losses) / guess:.0f}x the guess")
+    return ", ".join(said) or "Every run stays below 1.6x the guess"
+
+
+def _end_of(losses: Sequence[float]) -> str:
+    last = losses[-1]
+    return "NaN" if math.isnan(last) else f"{last:.2g}"
+
+
+def _losses_words(losses: Sequence[float], top: float) -> str:
+    left = _leaves(losses, top)
+    gone = f"leaves the chart at step {left} and ends as {_end_of(losses)}"
+    kept = f"highest {max(losses):.2f} at step {int(np.argmax(losses))}, {losses[-1]:.2f} at the end"
+    return f"{losses[0]:.2f} at first, {kept if left is None else gone}"
 
 
 def _leaves(losses: Sequence[float], top: float) -> int | None:

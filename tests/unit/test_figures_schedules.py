@@ -4,7 +4,14 @@ import math
 
 import pytest
 
-from dtlab.figures.schedules import jumps, losses_figure, rates_figure, rates_finding, raw_loss_figure
+from dtlab.figures.schedules import (
+    jumps,
+    losses_figure,
+    losses_finding,
+    rates_figure,
+    rates_finding,
+    raw_loss_figure,
+)
 from dtlab.figures.style import alt_text, png
 from dtlab.widgets.schedules import rates_explorer
 
@@ -13,12 +20,12 @@ from dtlab.widgets.schedules import rates_explorer
     ("used", "finding"),
     [
         ({1: [0.1, 0.2], 4: [0.1, 0.2]}, "the same on 1 and 4 ranks, and right"),
-        ({1: [0.1, 0.1], 2: [0.1, 0.1]}, "the same on 1 and 2 ranks, 0.50x the right rate at step 1"),
+        ({1: [0.1, 0.1], 2: [0.1, 0.1]}, "the same on 1 and 2 ranks; 0.50x right at step 1"),
         (
             {1: [0.1, 0.2], 2: [0.1, 0.15]},
-            "another one on 1 and 2 ranks, 0.75x the right rate at step 1 (2 ranks)",
+            "differs by ranks; on 2 ranks 0.75x right at step 1",
         ),
-        ({2: [0.05, 0.2]}, "the same on 2 ranks, 0.50x the right rate at step 0"),
+        ({2: [0.05, 0.2]}, "the same on 2 ranks; 0.50x right at step 0"),
     ],
 )
 def test_the_title_says_whether_ranks_matter_and_where_the_rate_is_most_wrong(used, finding):
@@ -27,7 +34,7 @@ def test_the_title_says_whether_ranks_matter_and_where_the_rate_is_most_wrong(us
 
 
 def test_a_rate_where_none_was_meant_is_not_a_ratio():
-    assert "far above the right rate at step 1" in rates_finding({4: [0.1, 0.1]}, [0.1, 0.0])
+    assert "far too high at step 1" in rates_finding({4: [0.1, 0.1]}, [0.1, 0.0])
 
 
 @pytest.mark.parametrize(("used", "right"), [({}, [0.1]), ({1: [0.1]}, [0.1, 0.2]), ({1: []}, [])])
@@ -52,13 +59,20 @@ def test_the_raw_loss_is_compared_with_the_mean_of_all_ranks():
         raw_loss_figure(by_rank[:1])
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 99.0])
-def test_a_run_that_leaves_the_chart_is_marked_with_its_step(bad):
-    words = alt_text(losses_figure({"without": [0.7, 0.8, bad, math.nan], "with": [0.7, 0.6, 0.5, 0.4]}, 0.6))
-    assert words.startswith("without: off the chart; with: stable. ")
-    assert (
-        "without: 0.70 at first, leaves the chart at step 2. with: 0.70 at first, 0.40 at the end." in words
-    )
+@pytest.mark.parametrize(("bad", "end"), [(math.nan, "NaN"), (math.inf, "inf"), (1e9, "1e+09")])
+def test_a_run_that_leaves_the_chart_is_marked_with_its_step(bad, end):
+    figure = losses_figure({"without": [0.7, 0.8, bad, bad], "with": [0.7, 0.6, 0.5, 0.4]}, 0.6)
+    words = alt_text(figure)
+    assert f"without: 0.70 at first, leaves the chart at step 2 and ends as {end}." in words
+    assert "with: 0.70 at first, highest 0.70 at step 0, 0.40 at the end." in words
+    assert [text.get_text() for text in figure.axes[0].texts] == [f"without: {end}"]
+
+
+def test_the_title_names_unstable_runs_and_how_far_they_go():
+    hump, stable = [0.5, 4.0, 0.5], [0.5, 0.7, 0.5]
+    assert losses_finding({"hump": hump, "stable": stable}, 0.5) == "hump reaches 8x the guess"
+    assert losses_finding({"lost": [0.5, 9.0, math.nan]}, 0.5) == "lost ends as NaN"
+    assert losses_finding({"stable": stable}, 0.5) == "Every run stays below 1.6x the guess"
 
 
 def test_runs_are_needed():
@@ -67,7 +81,7 @@ def test_runs_are_needed():
 
 
 def test_a_run_that_starts_off_the_chart_is_drawn():
-    assert "leaves the chart at step 0" in alt_text(losses_figure({"lost": [9.0, 9.0]}, 0.6))
+    assert "leaves the chart at step 0" in alt_text(losses_figure({"lost": [99.0, 99.0]}, 0.6))
 
 
 def test_the_same_numbers_give_the_same_picture():
@@ -81,6 +95,6 @@ def test_the_same_numbers_give_the_same_picture():
 def test_the_explorer_starts_where_it_is_told_without_a_front_end(capsys):
     runs = {"good": {1: [0.1, 0.2]}, "halved": {1: [0.1, 0.1]}}
     rates_explorer(runs, {name: [0.1, 0.2] for name in runs}, start="halved")
-    assert "halved: the same on 1 rank, 0.50x the right rate at step 1." in capsys.readouterr().out
+    assert "halved: the same on 1 rank; 0.50x right at step 1." in capsys.readouterr().out
     rates_explorer(runs, {name: [0.1, 0.2] for name in runs})
     assert "good: the same on 1 rank, and right." in capsys.readouterr().out

@@ -95,6 +95,10 @@ MUTANTS = {
             "            used.append(lr)\n        optimizer.zero_grad()",
             "            used.append(lr)\n            optimizer.zero_grad()",
         ),
+        "gradients cleared only after a skipped step": edit(
+            "            used.append(lr)\n        optimizer.zero_grad()",
+            "            used.append(lr)\n        else:\n            optimizer.zero_grad()",
+        ),
         "gradients are never cleared": edit("        optimizer.zero_grad()\n", ""),
         "a skipped step counts": edit("lr = rate(len(used))", "lr = rate(number // accumulation - 1)"),
         "micro-batches counted": edit("rate(len(used))", "rate(number - 1)"),
