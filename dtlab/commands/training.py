@@ -93,8 +93,8 @@ def train(
 
 
 def exit_code(outcome: dict) -> int:
-    """128 + the signal's number when a signal stopped the run, as a shell reports it; else 0."""
-    return {"SIGTERM": 143, "SIGINT": 130}.get(outcome["stopped_by"], 0)
+    """128 + the number of the signal that stopped the run, as a shell reports it; else 0."""
+    return {"SIGTERM": 143, "spot notice": 143, "SIGINT": 130}.get(outcome["stopped_by"], 0)
 
 
 def summary(outcome: dict) -> str:

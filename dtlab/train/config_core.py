@@ -58,6 +58,8 @@ class CheckpointConfig:
     """What a failed save does to the run; warn goes on and says how many steps would be lost."""
     grace_seconds: float = 60.0
     """Time that the ranks get to save after SIGTERM or Ctrl-C before they are ended."""
+    spot_notice: str | None = None
+    """Address asked every 5 seconds for the notice of a spot host; ec2 stands for EC2's own."""
 
     def __post_init__(self) -> None:
         _positive("checkpoint", self, ("every_steps", "every_seconds", "grace_seconds"), "60")

@@ -21,6 +21,7 @@ from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
 from dtlab.train.config import TrainConfig
 from dtlab.train.meter import Reading
+from dtlab.train.notice import EC2, SpotNotice
 from dtlab.train.outcome import finished_report, stopped_report
 from dtlab.train.package import save_package
 from dtlab.train.parts import Parts, build_parts, interval_too_long
@@ -45,8 +46,11 @@ def run(config: TrainConfig) -> dict[str, Any]:
     Raises:
         UserError: the configuration, the data or a path is wrong.
     """
+    url = config.checkpoint.spot_notice
     with StopSignals() as signals, world(seed=config.run.seed) as w:
-        return Job(config, w, signals).report()
+        notice = SpotNotice(signals, EC2 if url == "ec2" else url) if url is not None else nullcontext()
+        with notice:
+            return Job(config, w, signals).report()
 
 
 class _Stopped(Exception):

@@ -4,8 +4,11 @@ import json
 import math
 import os
 import signal
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
+from typing import ClassVar
 
 import pytest
 
@@ -22,6 +25,7 @@ from dtlab.train.config import (
     TrainConfig,
 )
 from dtlab.train.flags import Flags
+from dtlab.train.notice import SpotNotice
 from dtlab.train.parts import interval_too_long
 from dtlab.train.resume import changes, job_name, run_folder
 from dtlab.train.signals import StopSignals
@@ -169,3 +173,34 @@ def test_a_run_goes_on_with_another_rate_but_not_with_other_data():
         changes(saved, now(TrainConfig(data=DataConfig(rows=7))))
     with pytest.raises(UserError, match="version v2 now, the interrupted run saw v1"):
         changes(saved, now(TrainConfig(), "v2"))
+
+
+class Host(BaseHTTPRequestHandler):
+    """A host that has no notice at first."""
+
+    answers: ClassVar[list[int]] = [404, 404, 200]
+
+    def do_PUT(self):
+        self.send_error(404)
+
+    def do_GET(self):
+        self.send_response(self.answers.pop(0))
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_notice_of_a_spot_host_asks_to_stop():
+    with HTTPServer(("127.0.0.1", 0), Host) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with (
+            StopSignals() as signals,
+            SpotNotice(
+                signals, f"http://127.0.0.1:{server.server_port}/spot/instance-action", 0.05
+            ) as notice,
+        ):
+            notice._thread.join(timeout=20)
+            assert signals.received == "spot notice"
+            assert Host.answers == []
+        server.shutdown()
