@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from dtlab.figures.html import without_formulas
+
 
 def in_notebook() -> bool:
     """True inside a Jupyter kernel."""
@@ -13,10 +15,13 @@ def in_notebook() -> bool:
 
 
 def show_html(html: str, text: str) -> None:
-    """Display `html`; front ends without HTML, screen readers and plain Python get `text`."""
+    """Display `html`; front ends without HTML, screen readers and plain Python get `text`.
+
+    Dollars in it are money: no front end makes formulas of them.
+    """
     if not in_notebook():
         print(text)
         return
     from IPython.display import display
 
-    display({"text/html": html, "text/plain": text}, raw=True)
+    display({"text/html": without_formulas(html), "text/plain": text}, raw=True)

@@ -21,6 +21,9 @@ PARTS = (
 )
 ALIASES = {"On SageMaker": "On a GPU", "On a GPU or SageMaker": "On a GPU"}
 MAX_LINES = 25
+# An amount such as $9.78, before a word, a quote or the end of a sentence. $4 + 4$ and $1/f$ are formulas.
+MONEY = re.compile(r"""(?<![\\$])\$\d[\d,.]*(?=["')*]|\s+[A-Za-z]{2,}|\s*$)""", re.MULTILINE)
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 FREE_SHAPE = "00"  # the start page is no lesson: it has headings but not the ten parts
 
 
@@ -46,7 +49,7 @@ def _cell_errors(cell: Cell) -> list[str]:
     if {"varies", "nbval-check-output"} <= set(cell.tags):
         errors.append("tags 'varies' and 'nbval-check-output' exclude each other")
     if cell.kind != "code":
-        return errors
+        return errors + _money_errors(cell.text)
     try:
         marked = regions(cell.text)
         ast.parse(cell.text)
@@ -61,6 +64,15 @@ def _cell_errors(cell: Cell) -> list[str]:
     if "check" in cell.tags and not re.search(r"\bcheck\(", cell.text):
         errors.append("is tagged 'check' but calls no check(...)")
     return errors
+
+
+def _money_errors(text: str) -> list[str]:
+    """An amount of money that a second dollar in the cell would turn into a formula."""
+    prose = CODE.sub("", text)
+    amounts = MONEY.findall(prose)
+    if not amounts or len(re.findall(r"(?<!\\)\$", prose)) < 2:
+        return []
+    return [f"{amounts[0]!r} is shown as a formula beside another dollar; write money as \\$5 in markdown"]
 
 
 def headings(lesson: Lesson) -> list[tuple[int, int, str]]:

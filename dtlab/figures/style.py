@@ -14,6 +14,8 @@ import sys
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from dtlab.figures.html import without_formulas
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -113,4 +115,4 @@ def show(figure: Figure) -> None:
         return
     display({"image/png": image, "text/plain": text}, raw=True, metadata={"image/png": {"alt": words}})
     folded = f"<details><summary>This figure in words</summary>{escape(words)}</details>"
-    display({"text/html": folded, "text/plain": text}, raw=True)
+    display({"text/html": without_formulas(folded), "text/plain": text}, raw=True)
