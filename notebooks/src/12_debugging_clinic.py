@@ -635,7 +635,7 @@ print("out of open files:", launch(out_of_files, 1, timeout=15, echo=False)[0])
 # %% [markdown]
 # | S0's move or belief | measured here | verdict |
 # |---|---|---|
-# | look whether `is_initialized()` is true | true on every rank of every patient that had joined | necessary, and finds one fault: a script that never joined. Not a hang |
+# | look whether `is_initialized()` is true | true on every rank; four of the five faults came after joining | necessary, and finds one fault: a script that never joined. Not a hang |
 # | "use barrier()" against a deadlock | moved one hang, made another | it locates. It cures nothing |
 # | prints that depend on the rank show who is missing | the log files named rank 0's `nan` | right, with a prefix, a file per rank, and the line before the call |
 # | `num_workers=0` | the reader stood still with it | a test, not a cure: the stack of the late rank says whether a loader is in it |
@@ -674,7 +674,7 @@ else:
 
 # %% [markdown]
 # ## The bill
-# The hang of the first patient, with gloo's default timeout and with a minute. Both times the job has to be started again.
+# The hang of the first patient, with gloo's default timeout and with a minute. (With NCCL's default of 10 minutes the first line is a third.) Both times the job has to be started again.
 
 # %%
 bill(
