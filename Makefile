@@ -27,7 +27,7 @@ BENCH := .venv/.stamp-$(KEY)-bench
 
 # In a container one is often root, which JupyterLab refuses unless told. It listens on 127.0.0.1 and asks for a token.
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
-FIRST_LESSON = $(firstword $(wildcard notebooks/01*.ipynb) $(wildcard notebooks/00*.ipynb) notebooks)
+FIRST_LESSON = $(notdir $(firstword $(wildcard notebooks/01*.ipynb) $(wildcard notebooks/00*.ipynb)))
 
 .PHONY: help lab train test lint format types pytest notebooks notebooks-test bench data lock clean distclean
 
@@ -49,7 +49,8 @@ data: $(LAB) ## prepare the flights data
 	@$(BIN)/dtlab prepare --name flights
 
 lab: data ## open JupyterLab on the first lesson
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(AS_ROOT) $(LAB_ARGS) $(FIRST_LESSON)
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(AS_ROOT) --ServerApp.root_dir=$(CURDIR)/notebooks \
+	    --LabApp.default_url=/lab/tree/$(FIRST_LESSON) $(LAB_ARGS)
 
 train: $(LAB) ## train on the real flights with NPROC=2 ranks and write runs/report.json
 	$(BIN)/dtlab train examples/flights.toml --nproc $(NPROC) --report runs/report.json

@@ -36,6 +36,8 @@ def cost(
     json
         Print one JSON object instead of a line.
     """
+    if not 0 <= hours < float("inf"):
+        raise UserError(f"hours = {hours}: give 0 or more")
     bill = billing.cost(instance, hours * 3600, count=count, kind=kind, region=region)
     if not json:
         print(bill.line())
@@ -43,7 +45,7 @@ def cost(
     price = {name: getattr(bill.price, name) for name in ("usd", "unit", "region", "date", "source", "kind")}
     print(
         json_module.dumps(
-            {"usd": bill.usd, "billed_seconds": bill.billed_seconds, "count": count, "price": price}
+            {"usd": round(bill.usd, 6), "billed_seconds": bill.billed_seconds, "count": count, "price": price}
         )
     )
 
