@@ -108,7 +108,8 @@ def one_process() -> dict[str, float | bool]:
     full_step.raw(by_hand, table, order, 50)
     full_step.dtlab_full(full, table, 50)
     figures["full_weights_differ_by"] = max(
-        float((p - q).abs().max()) for p, q in zip(full.parameters(), by_hand.parameters(), strict=True)
+        float((p - q).detach().abs().max())
+        for p, q in zip(full.parameters(), by_hand.parameters(), strict=True)
     )
     rivals: dict[str, Callable[[], float]] = {
         "full": lambda: full_step.dtlab_full(mlp(), table, STEPS),

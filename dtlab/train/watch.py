@@ -50,7 +50,7 @@ class Watch:
         self._flags.watch("checkpoint", self._wants_checkpoint)
         # One clock decides, so that a difference of milliseconds cannot matter.
         self._flags.watch("budget", lambda: trainer.rank == 0 and budget.is_spent())
-        if trainer.full is None:
+        if config.stopping.non_finite == "stop":
             self._flags.watch("not_finite", lambda: not math.isfinite(trainer.tally.losses.total()))
         self.begin()
 
