@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from dtlab.course.running import running
+
 
 @contextmanager
 def time_budget(seconds: float) -> Iterator[None]:
@@ -13,12 +15,13 @@ def time_budget(seconds: float) -> Iterator[None]:
 
     >>> with time_budget(5):
     ...     pass
-    0.0 s of a budget of 5 s
+    this cell took 0.0 s; the lesson allows it 5 s
     """
     start = time.perf_counter()
     try:
-        yield
+        with running("this cell"):
+            yield
     finally:
         used = time.perf_counter() - start
-        over = "" if used <= seconds else " (over: a busy machine, or more work than the lesson planned)"
-        print(f"{used:.1f} s of a budget of {seconds:g} s{over}")
+        over = "" if used <= seconds else ": over, because the machine is busy or you gave it more work"
+        print(f"this cell took {used:.1f} s; the lesson allows it {seconds:g} s{over}")

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from dtlab.course.checks import exercises_of, solved
+from dtlab.course.curriculum import LESSONS
 from dtlab.course.display import show_html
+from dtlab.course.paths import lesson_link
 from dtlab.course.progress import read_progress, record
 from dtlab.errors import UserError
 
@@ -14,13 +17,19 @@ _BOX = "border-left:4px solid {colour};padding:.4em 1em;margin:.4em 0;max-width:
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"
 
 
-def _card(title: str, lines: Sequence[str], colour: str, items: Sequence[str] = ()) -> None:
+def _card(
+    title: str, lines: Sequence[str], colour: str, items: Sequence[str] = (), link: str | None = None
+) -> None:
+    """Show a card. `link` is the number of a lesson that the card ends with a link to."""
     body = "".join(f"<div>{escape(line)}</div>" for line in lines)
     listed = (
         "<ul style='margin:.2em 0'>" + "".join(f"<li>{escape(i)}</li>" for i in items) + "</ul>"
         if items
         else ""
     )
+    if link is not None:
+        lines = [*lines, f"Next: {link} {LESSONS[link].title}"]
+        body += f"<div>Next: {lesson_link(link)}</div>"
     style = _BOX.format(colour=colour)
     text = "\n".join([title, *[f"  - {item}" for item in items], *[f"  {line}" for line in lines]])
     show_html(f"<div style='{style}'><strong>{escape(title)}</strong>{listed}{body}</div>", text)
@@ -122,8 +131,21 @@ def bill(
 
 
 def recap(lesson: str, lines: Sequence[str]) -> None:
-    """Three lines to keep; records the lesson as finished. Raises UserError unless there are three."""
+    """Three lines to keep, how many exercises are solved, and the next lesson.
+
+    Records the lesson as finished when all of its exercises are solved. Raises UserError unless there are
+    three lines.
+    """
     if len(lines) != 3:
         raise UserError(f"recap of lesson {lesson}: give three lines, not {len(lines)}")
-    record("finished", lesson)
-    _card("Keep these three lines", (), _BLUE, lines)
+    names, before = exercises_of(lesson), read_progress()["solved"]
+    open_ones = [name for name in names if not solved(name) and name not in before]
+    state = []
+    if names:
+        state.append(f"{len(names) - len(open_ones)} of {len(names)} exercises solved.")
+    if open_ones:
+        state.append(f"This lesson is finished when these are solved too: {', '.join(open_ones)}.")
+    else:
+        record("finished", lesson)
+    following = next((number for number in LESSONS if number > lesson), None)
+    _card("Keep these three lines", state, _BLUE, lines, link=following)

@@ -2,8 +2,8 @@
 
 - `@exercise("02-ring", ...)` in `dtlab/course/lessons/l02.py` registers a check function.
 - `check("02-ring", answer)` in the notebook runs it. Unsolved prints "to do: ..." and returns False.
-  A wrong answer raises CheckFailed, whose traceback in a notebook is only its message. A right answer prints
-  what was compared, is recorded, and returns True.
+  A wrong answer raises CheckFailed, whose traceback in a notebook is only its message, with what the answer
+  printed on rank 0. A right answer prints what was compared, is recorded, and returns True.
 - With DTLAB_COURSE_STRICT=1 (solution notebooks) an exercise that is still to do fails.
 """
 
@@ -14,12 +14,16 @@ import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 from dtlab.course.compare import describe, difference
 from dtlab.course.copies import copied_name
 from dtlab.course.failure import stable
+from dtlab.course.prints import RankPrints
 from dtlab.course.progress import record
+from dtlab.course.running import running
+from dtlab.course.told import told
 from dtlab.errors import UserError
 
 
@@ -79,17 +83,29 @@ def exercise(
 
 def find_exercise(name: str) -> Exercise:
     """The registered exercise. Loads the module of its lesson first; raises UserError with near names."""
-    if name not in _EXERCISES and name[:2].isdigit():
-        module = f"dtlab.course.lessons.l{name[:2]}"
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name != module:
-                raise
+    if name not in _EXERCISES:
+        _load(name[:2])
     if name not in _EXERCISES:
         near = difflib.get_close_matches(name, _EXERCISES, n=3) or sorted(_EXERCISES)
         raise UserError(f"exercise {name!r} is unknown; known here: {', '.join(near) or 'none'}")
     return _EXERCISES[name]
+
+
+def _load(lesson: str) -> None:
+    """Register the exercises of a lesson, "02"; one that has none of its own is no error."""
+    module = f"dtlab.course.lessons.l{lesson}"
+    try:
+        if lesson.isdigit():
+            importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+
+
+def exercises_of(lesson: str) -> list[str]:
+    """Names of the exercises of a lesson ("02"), in the order in which they were registered."""
+    _load(lesson)
+    return [name for name in _EXERCISES if name.startswith(f"{lesson}-")]
 
 
 def solved(name: str) -> bool:
@@ -137,7 +153,7 @@ class Checks:
         if not isinstance(holds, bool):
             raise RuntimeError(f"check {what!r}: give a bool, not {describe(holds)}")
         if not holds:
-            raise CheckFailed(_message(what, "this does not hold", look))
+            raise CheckFailed(f"not so: {what}." + (f"\nWhere to look: {look}" if look else ""))
         self.passed.append(what)
 
 
@@ -148,6 +164,14 @@ def _message(what: str, wrong: str, look: str) -> str:
 def _refuse_stub(got: Any) -> None:
     if got is None or got is ...:
         raise ToDo("the answer gave " + ("None; is a return missing?" if got is None else "..."))
+
+
+def require_float(what: str, got: Any) -> None:
+    """Refuse what is no plain number, a tensor above all: it may hold the graph of a whole step."""
+    _refuse_stub(got)
+    if isinstance(got, bool) or not isinstance(got, Real):
+        look = "loss.item() gives a float; a tensor keeps the graph of its step alive"
+        raise CheckFailed(_message(what, f"expected a float, got {describe(got)}", look))
 
 
 def is_stub(answer: Any) -> bool:
@@ -175,17 +199,17 @@ def check(name: str, answer: Any, *context: Any, **named: Any) -> Verdict:
     copied = copied_name(answer, found.references)
     if copied:
         raise CheckFailed(f"the answer is {copied} itself, or calls it. Write it out: {found.todo}")
-    try:
-        found.function(checks, answer, *context, **named)
-    except ToDo as error:
-        return _todo(found, str(error))
-    except CheckFailed:
-        raise
-    except Exception as error:
-        if _is_not_implemented(error):
-            return _todo(found, "")
-        failed = CheckFailed(f"checking the answer raised {type(error).__name__}: {stable(str(error))}")
-        raise failed from error
+    with RankPrints() as prints, running("the check"):
+        try:
+            found.function(checks, prints.watched(answer), *map(prints.watched, context), **named)
+        except ToDo as error:
+            return _todo(found, str(error))
+        except CheckFailed as error:
+            raise _with(prints, str(error)) from error.__cause__
+        except Exception as error:
+            if _is_not_implemented(error):
+                return _todo(found, "")
+            raise _with(prints, told(error)) from error
     if not checks.passed:
         raise RuntimeError(f"the check of exercise {name!r} compared nothing")
     _SOLVED.add(name)
@@ -193,6 +217,11 @@ def check(name: str, answer: Any, *context: Any, **named: Any) -> Verdict:
     print(f"Right: {name}.")
     print("\n".join(f"  {line}" for line in checks.passed))
     return Verdict(True)
+
+
+def _with(prints: RankPrints, message: str) -> CheckFailed:
+    printed = prints.shown()
+    return CheckFailed(stable(message) + (f"\n{printed}" if printed else ""))
 
 
 def _is_not_implemented(error: BaseException) -> bool:

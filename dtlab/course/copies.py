@@ -32,7 +32,10 @@ def _reachable(value: Any, seen: set[int]) -> Iterator[Any]:
     yield value
     if isinstance(value, functools.partial):
         yield from _reachable(value.func, seen)
-    value = getattr(value, "__wrapped__", getattr(value, "__func__", value))
+    inner = getattr(value, "__wrapped__", getattr(value, "__func__", value))
+    if inner is not value:
+        yield inner
+    value = inner
     if isinstance(value, type):
         for member in vars(value).values():
             yield from _reachable(member, seen)

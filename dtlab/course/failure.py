@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from types import TracebackType
 
+from dtlab.course.running import running
+
 
 class LabError(AssertionError):
     """A failure lab did not fail as the lesson says. In a notebook only the message is shown."""
@@ -75,12 +77,15 @@ class expect_failure:
 
     def __enter__(self) -> expect_failure:
         self._start = time.perf_counter()
+        self._running = running("the failure")
+        self._running.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         self.seconds = time.perf_counter() - self._start
+        self._running.__exit__(kind, error, trace)
         wanted = self._wanted()
         if error is None:
             raise NothingFailed(f"this cell was meant to fail with {wanted}, and nothing failed")

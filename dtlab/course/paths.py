@@ -46,7 +46,7 @@ def paths_table(folder: Path | None = None) -> None:
         ready = [number for number in path.lessons if number in LESSONS]
         planned = [number for number in path.lessons if number not in LESSONS]
         text += [f"{name}: {path.what_for}", *(f"  {number} {LESSONS[number].title}" for number in ready)]
-        lines = [_link(number, folder) for number in ready]
+        lines = [lesson_link(number, folder) for number in ready]
         if planned:
             told = f"planned: {', '.join(planned)}"
             text.append(f"  {told}")
@@ -58,7 +58,9 @@ def paths_table(folder: Path | None = None) -> None:
     show_html(f"<table><tbody>{body}</tbody></table>", "\n".join(text))
 
 
-def _link(number: str, folder: Path) -> str:
+def lesson_link(number: str, folder: Path | None = None) -> str:
+    """HTML: number and title of a lesson, linked when its notebook is in `folder` (the working directory)."""
+    folder = Path.cwd() if folder is None else folder
     told = escape(f"{number} {LESSONS[number].title}")
     found = sorted(folder.glob(f"{number}_*.ipynb"))
     return f"<a href='{escape(found[0].name)}'>{told}</a>" if found else told

@@ -52,12 +52,15 @@ def record(kind: str, name: str, value: Any = None) -> None:
 
 def progress_table() -> None:
     """Show one row a lesson: title, minutes, exercises solved, finished or not."""
+    from dtlab.course.checks import exercises_of  # which imports this module
+
     data = read_progress()
     rows = []
     for number, lesson in LESSONS.items():
-        solved = sum(name.startswith(f"{number}-") for name in data["solved"])
-        finished = number in data["finished"]
-        state = "finished" if finished else f"{solved} solved" if solved else "-"
+        names = exercises_of(number)
+        solved = sum(name in data["solved"] for name in names)
+        finished = number in data["finished"] and solved == len(names)
+        state = "finished" if finished else f"{solved} of {len(names)} solved" if solved else "-"
         rows.append((number, lesson.title, f"{lesson.minutes} min", state))
     width = max(len(row[1]) for row in rows)
     text = "\n".join(f"{n}  {t:<{width}}  {m:>6}  {s}" for n, t, m, s in rows)

@@ -110,4 +110,6 @@ def test_formulas_code_and_escaped_money_are_fine(text):
 
 
 def test_no_lesson_shows_money_as_a_formula():
-    assert [e for one in lessons() for c in one.cells if c.kind == "markdown" for e in _money_errors(c.text)] == []
+    assert [
+        e for one in lessons() for c in one.cells if c.kind == "markdown" for e in _money_errors(c.text)
+    ] == []

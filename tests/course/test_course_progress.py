@@ -53,12 +53,17 @@ def test_the_file_is_under_the_users_data_home_by_default(monkeypatch, tmp_path)
 
 
 def test_the_table_shows_what_was_solved_and_finished(capsys):
-    record("solved", "03-broadcast")
+    record("solved", "03-average")
+    record("solved", "03-gone")  # an exercise of an older version
+    for name in ("02-who", "02-ring", "02-seconds"):
+        record("solved", name)
     record("finished", "02")
+    record("finished", "01")  # by an older version, which did not ask for the exercises
     progress_table()
     rows = {line[:2]: line for line in capsys.readouterr().out.splitlines()}
     assert rows["02"].endswith("finished")
-    assert rows["03"].endswith("1 solved")
+    assert rows["03"].endswith("1 of 3 solved")
+    assert rows["01"].endswith("-")
     assert rows["04"].endswith("-")
 
 
@@ -82,14 +87,14 @@ def test_without_a_prediction_nothing_waits_and_the_answer_is_shown(capsys):
 
 def test_goal_recap_and_budget_as_text(capsys, own_progress):
     goal(["start ranks"], minutes=45, needs=["01"])
-    recap("02", ["one", "two", "three"])
+    recap("00", ["one", "two", "three"])
     with time_budget(60):
         pass
     out = capsys.readouterr().out
     assert "  - start ranks\n  45 minutes. Lessons before this one: 01. This costs $0 here." in out
     assert "  - three" in out
-    assert "s of a budget of 60 s\n" in out
-    assert "02" in read_progress()["finished"]
+    assert "s; the lesson allows it 60 s\n" in out
+    assert "00" in read_progress()["finished"]
     with pytest.raises(UserError, match="give three lines, not 2"):
         recap("02", ["one", "two"])
 
@@ -100,3 +105,31 @@ def test_the_bill_card_shows_both_runs_and_the_difference(capsys):
     assert out.startswith("The bill\n  same data: ")
     assert "ml.g5.12xlarge" in out
     assert "The difference: $" in out
+
+
+def test_a_lesson_is_finished_when_its_exercises_are_solved(capsys):
+    record("solved", "02-who")
+    recap("02", ["one", "two", "three"])
+    out = capsys.readouterr().out
+    assert "  1 of 3 exercises solved.\n" in out
+    assert "finished when these are solved too: 02-ring, 02-seconds." in out
+    assert "02" not in read_progress()["finished"]
+    record("solved", "02-ring")
+    record("solved", "02-seconds")
+    recap("02", ["one", "two", "three"])
+    out = capsys.readouterr().out
+    assert "  3 of 3 exercises solved.\n  Next: 03 Data parallel from scratch\n" in out
+    assert "02" in read_progress()["finished"]
+
+
+def test_the_recap_links_to_the_next_lesson_beside_it(monkeypatch, tmp_path, capsys):
+    shown = []
+    monkeypatch.setattr("dtlab.course.cards.show_html", lambda html, text: shown.append(html))
+    monkeypatch.chdir(tmp_path)
+    recap("00", ["one", "two", "three"])
+    (tmp_path / "01_why_distribute.ipynb").write_text("{}")
+    recap("00", ["one", "two", "three"])
+    recap("99", ["one", "two", "three"])
+    assert "Next: 01 Why distribute?" in shown[0]
+    assert "<a href='01_why_distribute.ipynb'>01 Why distribute?</a>" in shown[1]
+    assert "Next" not in shown[2]

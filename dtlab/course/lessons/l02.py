@@ -6,8 +6,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dtlab.course.checks import CheckFailed, Checks, exercise
+from dtlab.course.lessons.on_ranks import answer_line, stuck
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from dtlab.collectives import Traffic
 
 RANKS = 4
@@ -141,9 +144,9 @@ def ring(checks: Checks, answer: Any) -> None:
     )
     _ring_values(checks, uneven)
     checks.true(
-        "the tensor that was given is changed, and returned",
+        "the tensor that was given is the one that comes back",
         all(one["same"] for result in (*even, *uneven) for one in result.values()),
-        look="work on chunks of the tensor (views) and return the tensor",
+        look="work on chunks of the tensor (views), and return the tensor itself, no copy",
     )
 
 
@@ -153,8 +156,48 @@ def _ring_values(checks: Checks, results: list[dict[int, dict[str, Any]]]) -> No
             f"{elements:,} elements: largest difference to the sum, on each rank",
             [result[elements]["error"] for result in results],
             [0.0] * len(results),
-            look="which chunk goes out in which step? Add in the first half, overwrite in the second",
+            look=_LEFT_AT[max(result[elements]["left_at"] for result in results)],
         )
+
+
+_ASSIGNED = (
+    "If you wrote `chunks[i] = ...`: that puts another tensor into the list and leaves the given one "
+    "as it is. Use `+=` or chunks[i].copy_(...)."
+)
+_LEFT_AT = {
+    "": "which chunk goes out in which step? Add in the first half, overwrite in the second; wait for both "
+    "operations of a step before you use what came.",
+    "half": f"the sums of the first half are there; the second half never reached the tensor. {_ASSIGNED}",
+    "start": f"chunks of the tensor are as they were at the start. {_ASSIGNED}",
+}
+
+
+def _left_at(tensor: Tensor, rank: int, size: int) -> str:
+    """Where chunks that are wrong have stayed: at the "start", after the first "half", or neither, ""."""
+    import torch
+
+    from dtlab.collectives import chunk_bounds
+
+    before = [_numbers(len(tensor), one) for one in range(size)]
+    states = []
+    for chunk, (start, end) in enumerate(chunk_bounds(len(tensor), size)):
+        inside = [(chunk + step) % size for step in range((rank - chunk) % size + 1)]
+        half, whole = (
+            torch.stack([before[one][start:end] for one in ranks]).sum(0) for ranks in (inside, range(size))
+        )
+        got = tensor[start:end]
+        known = {"whole": whole, "start": before[rank][start:end], "half": half}
+        states.append(next((name for name, value in known.items() if torch.equal(got, value)), ""))
+    if "" in states:
+        return ""
+    return "half" if "half" in states else "start" if "start" in states else ""
+
+
+def _numbers(elements: int, rank: int) -> Tensor:
+    """What rank `rank` holds. Whole numbers, small enough for float32: sums are exact in any order."""
+    import torch
+
+    return torch.arange(elements, dtype=torch.float32) % 1000 * (rank + 1) + rank**2
 
 
 def _ring_integers(checks: Checks, sent: list[Traffic], n: int, size_bytes: int) -> None:
@@ -179,8 +222,9 @@ def _ring_integers(checks: Checks, sent: list[Traffic], n: int, size_bytes: int)
 def _run_ring(answer: Any, sizes: tuple[int, ...]) -> list[dict[int, dict[str, Any]]]:
     from dtlab import RankError, launch
 
+    limit = 6
     try:
-        return launch(_ring_rank, RANKS, answer, sizes, timeout=6, echo=False)
+        return launch(_ring_rank, RANKS, answer, sizes, timeout=limit, echo=False)
     except RankError as error:
         # gloo ends the process when a message is longer than the buffer that waits for it
         if "size doesn't match" in str(error):
@@ -191,21 +235,25 @@ def _run_ring(answer: Any, sizes: tuple[int, ...]) -> list[dict[int, dict[str, A
             ) from None
         if error.exception_type != "TimeoutError":
             raise
-        raise CheckFailed(
-            f"the ring stood still{_standing(error)}.\n"
-            "Where to look: post isend and irecv before you wait for either; all ranks make the same steps."
-        ) from None
+        raise CheckFailed(_still(error, limit)) from None
 
 
-def _standing(error: Any) -> str:
-    """Where the first rank stands that answered, in the reader's own code."""
-    from dtlab.ranks.rank_state import own_frame
-
-    for report in error.reports:
-        frame = own_frame(report.state.stack) if report.state else None
-        if frame is not None:
-            return f": rank {report.rank} stands in {frame.function}, at: {frame.source.strip()}"
-    return ""
+def _still(error: Any, limit: float) -> str:
+    """Why the ring did not end: messages that nobody waited for, or ranks that wait in the answer."""
+    states = [report.state for report in error.reports if report.state is not None]
+    if states and all(answer_line(state) is None for state in states):
+        return (
+            "your function returned on every rank, but messages of it are still on their way, and no rank "
+            f"gets past the check's {states[0].operation}.\n"
+            "Where to look: every isend and every irecv needs its .wait(), in the step that started it; "
+            "until then the buffer may be empty."
+        )
+    return stuck(
+        error,
+        limit,
+        "post isend and irecv before you wait for either. All ranks make 2(size - 1) steps: is there a rank "
+        "that makes more, or a loop that never ends?",
+    )
 
 
 def _ring_rank(answer: Any, sizes: tuple[int, ...]) -> dict[int, dict[str, Any]]:
@@ -217,16 +265,15 @@ def _ring_rank(answer: Any, sizes: tuple[int, ...]) -> dict[int, dict[str, Any]]
     found = {}
     with world() as w:
         for elements in sizes:
-            # Whole numbers, small enough for float32: sums are exact in any order.
-            place = torch.arange(elements, dtype=torch.float32) % 1000
-            tensor = place * (w.rank + 1) + w.rank**2
-            true = place * sum(range(1, w.size + 1)) + sum(rank**2 for rank in range(w.size))
+            tensor = _numbers(elements, w.rank)
+            true = torch.stack([_numbers(elements, rank) for rank in range(w.size)]).sum(0)
             with traffic() as counted:
                 returned = answer(tensor, w.rank, w.size)
             w.barrier()  # a rank that is behind must not take the next size's messages for this one's
             found[elements] = {
                 "traffic": counted,
                 "error": float((tensor - true).abs().max()),
+                "left_at": "" if torch.equal(tensor, true) else _left_at(tensor, w.rank, w.size),
                 "same": isinstance(returned, torch.Tensor) and returned.data_ptr() == tensor.data_ptr(),
             }
     return found

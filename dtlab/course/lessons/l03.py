@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dtlab.course.checks import CheckFailed, Checks, exercise
+from dtlab.course.checks import CheckFailed, Checks, exercise, require_float
 from dtlab.course.compare import difference
 from dtlab.course.copies import copied_name
+from dtlab.course.lessons.on_ranks import on_ranks
 from dtlab.course.lessons.small_model import (
     flat,
     flat_gradient,
     loss,
     mean_loss,
     new_model,
-    on_ranks,
     rows_of_step,
     trainable,
 )
@@ -77,7 +77,7 @@ def average(checks: Checks, answer: Any, start: Any) -> None:
         "parameters after same_start are rank 0's", results[-1]["first"], flat(new_model(0)), look="src=0"
     )
     expected, gradients = _one_process(RANKS)
-    look = f"the mean over all {RANKS} ranks (dist.get_world_size()), of gradients, in place"
+    look = f"the mean over all {RANKS} ranks (dist.get_world_size()), of gradients, written back into .grad"
     if difference(results[0]["gradient"], RANKS * gradients, 1e-9) == "":
         look = f"{RANKS} times too long: all_reduce gives the sum; divide it by the world size"
     checks.equal("gradients of the first step", results[0]["gradient"], gradients, tolerance=1e-12, look=look)
@@ -143,8 +143,9 @@ def _one_process(size: int) -> tuple[Tensor, Tensor]:
     references=REFERENCES,
 )
 def buckets(checks: Checks, answer: Any) -> None:
-    """Payload of every all-reduce for four bucket sizes; then the number returned, and the means."""
-    sizes = [8, 800, 1200, 10**6]  # bytes: every gradient alone, one that is too large, in between, all
+    """Payload of every all-reduce for five bucket sizes; then the number returned, and the means."""
+    # Bytes: every gradient alone, three that fit exactly, one that is too large, in between, all.
+    sizes = [8, 120, 800, 1200, 10**6]
     results = on_ranks(RANKS, _bucket_rank, answer, sizes)
     for size in sizes:
         expected, sent = _payloads(size), results[0][size]["payloads"]
@@ -152,9 +153,13 @@ def buckets(checks: Checks, answer: Any) -> None:
             f"all-reduces for buckets of {size:,} bytes",
             len(sent),
             len(expected),
-            look="begin a new bucket when a gradient would make the open one too large; send the last too",
+            look=_known_mistake(size, sent)
+            or "begin a new bucket when a gradient would make the open one too large; send the last too",
         )
-        look = "from the last parameter to the first; more than bucket_bytes only for a single gradient"
+        look = (
+            _known_mistake(size, sent)
+            or "from the last parameter to the first; more than bucket_bytes only for a single gradient"
+        )
         for number, (got, right) in enumerate(zip(sent, expected, strict=True)):
             if got != right:
                 checks.integer(
@@ -203,15 +208,29 @@ def _bucket_rank(answer: Any, sizes: list[int]) -> dict[Any, Any]:
     return found
 
 
-def _payloads(bucket_bytes: int) -> list[int]:
-    """Bytes of each bucket of the plain model, last parameter first."""
+def _payloads(bucket_bytes: int, *, counts: str = "nbytes", full_is_too_full: bool = False) -> list[int]:
+    """Bytes of each bucket of the plain model, last parameter first; or what a mistake makes of them."""
     filled: list[int] = []
+    size = 0
     for parameter in reversed(list(new_model(seed=0, plain=True).parameters())):
-        if filled and filled[-1] + parameter.nbytes <= bucket_bytes:
+        more = parameter.nbytes if counts == "nbytes" else parameter.numel()
+        fits = size + more < bucket_bytes if full_is_too_full else size + more <= bucket_bytes
+        if filled and fits:
             filled[-1] += parameter.nbytes
+            size += more
         else:
             filled.append(parameter.nbytes)
+            size = more
     return filled
+
+
+def _known_mistake(size: int, sent: list[int]) -> str:
+    """Where to look when the buckets are those of a mistake that is often made."""
+    if sent == _payloads(size, counts="numel"):
+        return "bucket_bytes counts bytes: gradient.nbytes, not numel(), which counts numbers of 8 bytes here"
+    if sent == _payloads(size, full_is_too_full=True):
+        return f"a bucket of exactly {size:,} bytes is full, not too full: a new one begins at more than that"
+    return ""
 
 
 @exercise(
@@ -249,15 +268,41 @@ def accumulate(checks: Checks, answer: Any) -> None:
         {name: results[rank][wrapper, count]["gradient"] for (rank, wrapper, count), name in names.items()},
         {name: joined[count][0] for (_, _, count), name in names.items()},
         tolerance=1e-12,
-        look="divide each loss by the number of micro-batches; the last backward averages over ranks",
+        look=_accumulate_look(results, joined),
     )
+    for (rank, wrapper, count), name in names.items():
+        require_float(f"mean loss returned, {name}", results[rank][wrapper, count]["returned"])
     checks.equal(
         "mean loss returned, on both ranks",
         {name: results[rank][wrapper, count]["returned"] for (rank, wrapper, count), name in names.items()},
         {name: joined[count][1][rank] for (rank, _, count), name in names.items()},
         tolerance=1e-9,
-        look="the mean over this rank's micro-batches, as a float",
+        look="the mean over this rank's micro-batches",
     )
+
+
+def _accumulate_look(results: list[dict[Any, Any]], joined: dict[int, tuple[Tensor, list[float]]]) -> str:
+    """What is wrong with the first gradient that is, told from what it is instead."""
+    for key in results[0]:
+        count, got = key[1], results[0][key]["gradient"]
+        if difference(got, joined[count][0], 1e-12) == "":
+            continue
+        if difference(got, results[1][key]["gradient"], 1e-12) != "":
+            return (
+                "the two ranks hold different gradients, so something was added after the all-reduce: the "
+                "micro-batch that synchronises must be the last one"
+            )
+        last = _joined(count, last_only=True)[0]
+        if any(difference(got, last / part, 1e-12) == "" for part in (1, count)):
+            return (
+                "only the last micro-batch is in it: does something zero the gradients between, or skip one?"
+            )
+        if difference(got, count * joined[count][0], 1e-12) == "":
+            return f"{count} times too large: divide each loss by the number of micro-batches"
+        if difference(2 * got, joined[count][0], 1e-12) == "":
+            return "half of what it should be: the wrapper divides by the number of ranks already"
+        break
+    return "each loss divided by the number of micro-batches; the last backward averages over ranks, once"
 
 
 def _accumulating_rank(answer: Any, counts: tuple[int, ...]) -> dict[Any, Any]:
@@ -287,13 +332,13 @@ def _micro_batches(rank: int, count: int) -> list[tuple[Tensor, Tensor]]:
     return [rows_of_step(10 * rank + place, 4) for place in range(count)]
 
 
-def _joined(count: int) -> tuple[Tensor, list[float]]:
-    """Gradient of one process on all micro-batches of two ranks, and each rank's mean loss."""
+def _joined(count: int, last_only: bool = False) -> tuple[Tensor, list[float]]:
+    """Gradient of one process on all micro-batches (or the last) of two ranks, each rank's mean loss."""
     import torch
 
     model = new_model(seed=0, plain=True)
     parts = [_micro_batches(rank, count) for rank in range(2)]
     losses = [sum(loss(model, *one).item() for one in part) / count for part in parts]
-    every = [one for part in parts for one in part]
+    every = [one for part in parts for one in (part[-1:] if last_only else part)]
     loss(model, torch.cat([x for x, _ in every]), torch.cat([y for _, y in every])).backward()
     return flat_gradient(model), losses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dtlab.course.checks import CheckFailed, Checks, ToDo, exercise
+from dtlab.course.checks import Checks, exercise, require_float
 from dtlab.course.lessons.on_ranks import on_ranks, require_function
 
 if TYPE_CHECKING:
@@ -43,9 +43,11 @@ def uneven(checks: Checks, answer: Any) -> None:
         )
     for sizes in _UNEVEN:
         loss, gradients = _one_process(sizes)
+        for rank, one in enumerate(ranks):
+            require_float(f"parts of {_words(sizes)}: loss returned on rank {rank}", one[sizes]["loss"])
         checks.equal(
             f"parts of {_words(sizes)}: mean loss, on each rank",
-            _named([_loss(one[sizes]["loss"]) for one in ranks]),
+            _named([one[sizes]["loss"] for one in ranks]),
             _named([loss] * RANKS),
             tolerance=1e-9,
             look="the loss summed over all ranks, divided by the samples of all ranks",
@@ -61,15 +63,6 @@ def uneven(checks: Checks, answer: Any) -> None:
 
 def _named(values: list[Any]) -> dict[str, Any]:
     return {f"rank {rank}": value for rank, value in enumerate(values)}
-
-
-def _loss(given: Any) -> float:
-    if given is None or given is ...:
-        raise ToDo("uneven_step gave None; is a return missing?" if given is None else "...")
-    try:
-        return float(given)
-    except (TypeError, ValueError, RuntimeError):
-        raise CheckFailed(f"uneven_step gave {given!r}: give the mean loss as a float.") from None
 
 
 _UNEVEN: tuple[tuple[int, ...], ...] = ((3, 3, 2, 2), (1, 1, 0, 0), (0, 0, 4, 0))

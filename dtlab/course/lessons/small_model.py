@@ -1,11 +1,8 @@
-"""A small model, its rows and its ranks, for the checks of lesson 03."""
+"""A small model and its rows, for the checks of lesson 03."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-from dtlab.course.checks import CheckFailed
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,20 +55,3 @@ def flat_gradient(model: nn.Module) -> Tensor:
 
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
     return torch.cat([part.detach().flatten() for part in parts])
-
-
-def on_ranks(ranks: int, function: Callable[..., Any], answer: Any, *arguments: Any) -> list[Any]:
-    """Run `function(answer, *arguments)` on ranks; a hang becomes a message about it."""
-    from dtlab import RankError, launch
-
-    if not callable(answer):
-        raise CheckFailed(f"the answer is {answer!r}: hand in the function itself.")
-    try:
-        return list(launch(function, ranks, answer, *arguments, timeout=6, echo=False))
-    except RankError as error:
-        if error.exception_type not in ("TimeoutError", "LateRankError"):
-            raise
-        raise CheckFailed(
-            f"the ranks stood still: {error.message.splitlines()[0]}\n"
-            "Where to look: every rank calls the same collectives in one order, none under `if rank == 0`."
-        ) from None

@@ -80,6 +80,7 @@ MUTANTS = {
         "waits for its send before it asks for the other": edit(
             "sending = dist.isend(chunk, right)", "sending = dist.isend(chunk, right); sending.wait()"
         ),
+        "assigns to the list": edit("mine += buffer", "chunks[(rank - step - 1) % size] = mine + buffer"),
         "works on a copy": edit("chunks = [tensor", "chunks = [tensor.clone()"),
         "right bytes and sum, no ring": _everyone_to_everyone,
         "a ring of whole tensors": _whole_tensor_round_the_ring,

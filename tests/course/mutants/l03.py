@@ -121,6 +121,9 @@ MUTANTS = {
             "filled + gradient.nbytes > bucket_bytes", "filled > bucket_bytes"
         ),
         "a full bucket is too full": edit("> bucket_bytes", ">= bucket_bytes // 2"),
+        "a bucket that is exactly full is too full": edit(
+            "filled + gradient.nbytes > bucket_bytes", "filled + gradient.nbytes >= bucket_bytes"
+        ),
         "never closes a bucket": edit("buckets[-1] and filled", "False and filled"),
         "forgets to start at zero": edit("            filled = 0\n", ""),
         "counts numbers, not bytes": edit("gradient.nbytes", "gradient.numel()"),
@@ -141,6 +144,7 @@ MUTANTS = {
             "        with nullcontext()", "        model.zero_grad()\n        with nullcontext()"
         ),
         "returns the last loss": edit("total += loss.item()", "total = loss.item()"),
+        "returns a tensor": edit("return total", "return torch.tensor(total, dtype=torch.float64)"),
         "returns the sum": edit("return total", "return total * count"),
         "forward outside no_sync": _forward_outside,
         "the last micro-batch only": _last_one_only,

@@ -127,6 +127,7 @@ MUTANTS = {
         "not divided": edit("        parameter.grad /= both[1]\n", ""),
         "divided by its own samples": edit("/= both[1]", "/= len(labels)"),
         "the loss of this rank": edit("(both[0] / both[1])", "(total / len(labels))"),
+        "the loss as a tensor": edit("(both[0] / both[1]).item()", "both[0] / both[1]"),
         "gradients of this rank": edit("        dist.all_reduce(parameter.grad)\n", ""),
         "mean, then divided by the samples too": edit("** 2).sum()", "** 2).mean()"),
     },
