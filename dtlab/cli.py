@@ -5,6 +5,7 @@ Commands are loaded when they are named, so that ``dtlab --help`` answers at onc
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -48,7 +49,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
                 f"config file = {str(bound.arguments['config_file'])!r}: must come right after 'train'"
             )
     except (CycloptsError, UserError, ValueError, TypeError) as error:
-        return _refuse(error)
+        # Under torchrun every rank reads the same words: one of them says what is wrong.
+        return _refuse(error) if os.environ.get("RANK", "0") == "0" else 2
     except SystemExit as stop:  # --help and --version print and leave
         return int(stop.code or 0)
     return guarded(lambda: command(*bound.args, **bound.kwargs))

@@ -106,12 +106,12 @@ def summary(outcome: dict) -> str:
     lines = [
         ("ranks", f"{outcome['world_size']}"),
         ("samples seen", f"{seen}, {outcome['duplicate_rows']:,} twice"),
-        ("epochs", f"{outcome['epochs']} of {outcome['epochs_tried']} tried"),
+        ("epochs", f"{outcome['epochs']} kept, {outcome['epochs_tried']} tried"),
         _quality(outcome, best),
         ("speed", f"{outcome['samples_per_second']:,.0f} samples/s"),
         ("communication", f"{outcome['communication_share']:.1%} of the step time"),
         ("seconds", f"{outcome['seconds']:.1f}"),
-        ("price", outcome["bill"]),
+        ("would cost", outcome["bill"]),
         ("run", outcome["run"] or "not recorded"),
     ]
     return "\n".join(f"{name:<14} {value}" for name, value in lines)
@@ -130,7 +130,7 @@ def _stopped(outcome: dict, seen: str) -> str:
         ("checkpoint", "none: the run has no folder" if saved is None else f"complete, at step {saved}"),
         ("samples", f"{outcome['samples']:,}"),
         ("seconds", f"{outcome['seconds']:.1f}"),
-        ("price", outcome["bill"]),
+        ("would cost", outcome["bill"]),
         ("go on with", "the same command and --resume" if saved is not None else "a new run"),
         ("run", outcome["run"] or "not recorded"),
     ]
@@ -138,7 +138,13 @@ def _stopped(outcome: dict, seen: str) -> str:
 
 
 def predict(
-    checkpoint: Path, parquet: Path, /, *, output: Path = Path("scores.parquet"), batch: int = 16384
+    checkpoint: Path,
+    parquet: Path,
+    /,
+    *,
+    output: Path = Path("scores.parquet"),
+    batch: int = 16384,
+    row_numbers: bool = False,
 ) -> None:
     """Score every row of a Parquet file with a trained model.
 
@@ -152,10 +158,12 @@ def predict(
         Parquet file to write, with the columns id and score.
     batch
         Rows scored at once.
+    row_numbers
+        Use row numbers as ids when the file lacks the id column that the model was trained with.
     """
     from dtlab.train.predict import predict as score_file
 
-    rows = score_file(checkpoint, parquet, output, batch=batch)
+    rows = score_file(checkpoint, parquet, output, batch=batch, row_numbers=row_numbers)
     print(f"{rows:,} rows scored -> {output}")
 
 

@@ -113,7 +113,9 @@ def read_table(path: str | Path, used: Sequence[str] | None = None, field: str =
     return _read(paths, schema(paths, used, field), field)
 
 
-def read_features(path: str | Path, features: Features, field: str = "parquet") -> Batch:
+def read_features(
+    path: str | Path, features: Features, field: str = "parquet", *, row_numbers: bool = True
+) -> Batch:
     """The rows at ``path`` as the model that ``features`` belongs to expects them, without labels.
 
     Rows come in file order; ids are the id column when the files hold it, else row numbers.
@@ -121,8 +123,14 @@ def read_features(path: str | Path, features: Features, field: str = "parquet") 
     paths = files(path, field)
     used = features.spec.inputs()
     name = features.spec.id
-    if name is not None and name in _footer(paths[0], field).names:
+    held = _footer(paths[0], field)
+    if name is not None and name in held.names:
         used = [*used, name]
+    elif name not in (None, ROW) and not row_numbers:
+        raise UserError(
+            f"{field}: {paths[0]} has no column {name!r}, the model's id, so scores would carry row numbers; "
+            "add the column, or ask for them with --row-numbers"
+        )
     return features.transform(_read(paths, schema(paths, used, field), field), labels=False)
 
 

@@ -65,6 +65,8 @@ class Job:
         limits, instance = config.stopping, config.run.instance
         billing.cost(instance, 1.0)  # an unknown instance is refused before the work, not after it
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
+        if w.is_main:
+            w.log.info("reading %s", config.data.name)
         self.task: TableTask | TextTask = load_task(config)
         self.folder: Path | None = w.broadcast(run_folder(config) if w.is_main else None)
         self.record = Record(self.folder if w.is_main else None)
@@ -202,6 +204,11 @@ class Job:
 
     def _refit(self, info: CheckpointInfo | None) -> None:
         self.task = self.task.refit()
+        best, tried, rows = self.stopping.best_epoch, self.stopping.epoch, len(self.task.data.train)
+        self._say(
+            f"epoch {best} of {tried} was best; training again on training and validation rows ({rows:,})"
+            f" for {best} {'epoch' if best == 1 else 'epochs'}"
+        )
         is_resumed = info is not None and not hasattr(self, "parts")
         self._prepare(info if is_resumed else None)
         while self.parts.loader.sampler.epoch < self.stopping.best_epoch:

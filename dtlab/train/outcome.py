@@ -71,7 +71,7 @@ def _so_far(job: Job) -> dict[str, Any]:
         "communication_share": share("communication_share"),
         "wait_share": share("wait_share"),
         "seconds": seconds,
-        "usd_estimate": bill.usd,
+        "usd_estimate": round(bill.usd, 6),
         "bill": bill.line(),
         "data_version": job.task.data.version,
         "run": str(job.folder) if job.folder else None,

@@ -12,7 +12,9 @@ from dtlab.train.metrics import score
 from dtlab.train.package import load_package
 
 
-def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384) -> int:
+def predict(
+    checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384, row_numbers: bool = False
+) -> int:
     """Write ``id`` and ``score`` (a probability) of each row of ``parquet`` to ``output``; return the rows.
 
     Raises:
@@ -27,7 +29,8 @@ def predict(checkpoint: Path, parquet: Path, output: Path, *, batch: int = 16384
     package = load_package(checkpoint)
     if package.features is None:
         raise UserError(f"checkpoint = {str(checkpoint)!r}: holds a model of text; predict scores tables")
-    table = read_features(parquet, package.features)
+    named_by_user = package.config.data.name == "parquet" and not row_numbers
+    table = read_features(parquet, package.features, row_numbers=not named_by_user)
     scores = score(package.model, table, batch=batch)
     assert scores is not None, "predict runs in one process"
     columns = {"id": scores.ids.numpy(), "score": torch.sigmoid(scores["logits"].double()).numpy()}

@@ -118,3 +118,20 @@ def test_prediction_without_a_column_names_it(parquet, tmp_path, capfd):
     assert code == 2
     assert "price" in capfd.readouterr().err
     assert not (tmp_path / "s").exists()
+
+
+def test_prediction_without_the_id_column_is_refused_unless_row_numbers_are_asked_for(parquet, tmp_path, capfd):
+    report_file, scores = tmp_path / "report.json", tmp_path / "scores.parquet"
+    words = [*flags(parquet, tmp_path), "--run.max-steps", "2"]
+    assert main(["train", *words, "--report", str(report_file)]) == 0
+    run = json.loads(report_file.read_text())["run"]
+    nameless = tmp_path / "nameless.parquet"
+    pq.write_table(pq.read_table(parquet).drop_columns(["row"]), nameless)
+    capfd.readouterr()
+    assert main(["predict", run, str(nameless), "--output", str(scores)]) == 2
+    err = capfd.readouterr().err
+    assert "'row'" in err
+    assert "--row-numbers" in err
+    assert not scores.exists()
+    assert main(["predict", run, str(nameless), "--output", str(scores), "--row-numbers"]) == 0
+    assert pq.read_table(scores)["id"].to_pylist() == list(range(ROWS))
