@@ -69,8 +69,6 @@ class DataConfig:
             raise UserError(f"data.cache_max_age_hours = {age!r}: give hours above 0, for example 24")
         for name in sorted(set(self.categorical) & set(self.hashed)):
             raise UserError(f"data.hashed = {name!r}: is in data.categorical too; name it in one of them")
-        if self.label is not None and self.label in (*self.categorical, *self.numeric, *self.hashed):
-            raise UserError(f"data.label = {self.label!r}: is among the features too, which would give it away")
         for name in ("hash_buckets", "rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.{name} = {getattr(self, name)!r}: must be at least 1")

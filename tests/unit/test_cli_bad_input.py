@@ -107,11 +107,9 @@ def test_port_in_use_is_named(capsys):
     assert "port" in line
 
 
-def test_column_named_twice_or_a_label_among_the_features(capsys):
+def test_column_named_twice(capsys):
     both = ["--data.categorical", "user", "--data.hashed", "user"]
     assert "user" in refused(capsys, "train", "--data.name", "parquet", *both)
-    line = refused(capsys, "train", "--data.name", "parquet", "--data.label", "y", "--data.numeric", "y")
-    assert "data.label" in line
 
 
 def test_misspelt_command_offers_the_near_name(capsys):
