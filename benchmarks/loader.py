@@ -24,7 +24,7 @@ from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.models.deepfm import DeepFM
 
 BATCH = 4096
-REPEATS = 3
+REPEATS = 5
 PLAIN_BATCHES = 16
 STEPS = 20
 
@@ -65,6 +65,7 @@ def wait_share(table: Batch, cardinalities: tuple[int, ...], num_dense: int, *, 
 
 def main() -> None:
     """Measure and report."""
+    torch.set_num_threads(1)  # as on a rank that shares two cores with another
     say("loading flights ...")
     dataset = load_dataset(DataConfig(name="flights"))
     table = dataset.train
@@ -99,7 +100,7 @@ def main() -> None:
     }
     row_bytes = sum(c.numel() * c.element_size() for c in table.columns().values()) // len(table)
     notes = [
-        f"{len(table)} rows of {row_bytes} bytes, batch {BATCH}, one process",
+        f"{len(table)} rows of {row_bytes} bytes, batch {BATCH}, one process, one thread",
         f"rows_over_dataloader: an epoch of Loader(prefetch=0) over the first {PLAIN_BATCHES} batches of",
         "  DataLoader(TensorDataset, shuffle=True), in rows/s; target >= 15",
         f"wait_share: of {STEPS} DeepFM + AdamW steps, prefetch=0 as the trainer's default; target < 0.03",
