@@ -48,7 +48,7 @@ def hello():
     with world() as w:
         everybody = w.gather(f"rank {w.rank}", dst=None)
         mean = w.mean(float(w.rank))
-        return f"I am rank {w.rank} of {w.size}; here are {everybody}; the mean of our numbers is {mean}"
+        return f"I am rank {w.rank} of {w.size}; here are {everybody}; mean of our numbers: {mean}"
 
 
 for line in launch(hello, 2, echo=False):
@@ -85,17 +85,19 @@ paths_table()
 # %%
 def describe(dataset):
     parts = (dataset.train, dataset.validation, dataset.test)
-    print(f"{dataset.name}: {' / '.join(f'{len(part):,}' for part in parts)} rows to train, validate, test")
+    sizes = " / ".join(f"{len(part):,}" for part in parts)
+    print(f"{dataset.name}: {sizes} rows to train, validate, test")
     columns = f"{len(dataset.cardinalities)} categorical and {dataset.num_dense} dense columns"
     print(f"{columns}; {dataset.train.labels.mean():.1%} of the labels are 1")
 
 
 def few_steps(config, steps=20):
-    """Train a DeepFM for some steps on this rank's part of each batch; the loss per row over all ranks."""
+    """Train a DeepFM for some steps on this rank's part of each batch; loss per row over all ranks."""
     with world(seed=0):
         dataset = load_dataset(config)
         model = DeepFM(dataset.cardinalities, dataset.num_dense, dim=8, hidden=(32,))
-        trainer = dtlab.Trainer(model, torch.optim.AdamW(model.parameters(), lr=1e-2), show_progress=False)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        trainer = dtlab.Trainer(model, optimizer, show_progress=False)
         loader = dtlab.Loader(dataset.train, dtlab.GlobalBatchSampler(len(dataset.train), 256))
         first = trainer.train_epoch(loader, max_steps=1).loss
         return first, trainer.train_epoch(loader, max_steps=steps).loss
@@ -142,7 +144,8 @@ table = {
 }
 pq.write_table(pa.table(table), path)
 
-mine = DataConfig(name="parquet", path=str(path), label="bought", categorical=("city",), numeric=("price",))
+columns = {"categorical": ("city",), "numeric": ("price",)}
+mine = DataConfig(name="parquet", path=str(path), label="bought", **columns)
 describe(load_dataset(mine))
 losses = launch(few_steps, 2, mine, timeout=60, echo=False)
 print("loss fell:", all(after < before for before, after in losses))
@@ -161,8 +164,20 @@ except dtlab.UserError as error:
 # ### Text
 # Planned: bytes of the Python standard library's source, for a small GPT. It comes with the lessons that need a transformer.
 #
+# ## Sources
+# The incidents come from three write-ups by practitioners, blog posts of 2026 in Chinese. The lessons call them S0, S3 and S4, and quote what
+# they claim, also where it is wrong. A measurement here, or the arithmetic in the cell, then says what holds.
+#
+# | | who writes | claims that the course checks |
+# |---|---|---|
+# | **S0** | a recommender team that moved from one card to SageMaker | 4 cards give 3-4x; 300M parameters fill 32 GB; `.to("cuda")` is enough; a barrier cures a hang; curves may differ by 5 % |
+# | **S3** | a team that tuned a model of images and text, 320M parameters, three times in vain | model parallel against an out-of-memory error; "n or sqrt(n)" for the learning rate |
+# | **S4** | an engineer who got eight cards for a new recommender | `init_process_group` is distributed training; memory is why one distributes; 22 minutes became 6 by the sampler alone |
+#
+# We have their texts, and neither their code nor their machines. What cannot be checked is called theirs.
+#
 # ## Your progress
-# Kept in one file on this computer; nothing leaves it. Solved exercises and finished lessons appear when you run this cell again.
+# Kept in one file on this computer; nothing leaves it. Solved exercises and finished lessons (all exercises solved) appear when you run this cell again.
 
 # %% tags=["varies"]
 progress_table()

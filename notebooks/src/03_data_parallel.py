@@ -2,12 +2,13 @@
 # # Data parallel from scratch
 #
 # Eight processes on two hosts trained a recommender for an afternoon, and each of them printed its loss. They never
-# exchanged a gradient, so eight models came out where one was wanted; the author puts the bill at nearly $200.
+# exchanged a gradient, so eight models came out where one was wanted; the author puts the bill at nearly \$200.
 #
 # What has to cross between the ranks so that they train *one* model, when does it have to cross, and how do you see after
 # a single step that it did?
 #
-# (The script is S4's. S0, S3 and S4 are the three write-ups by practitioners that this course takes its incidents from.)
+# (The script is that of an engineer who got eight cards for a new recommender: S4. S0, below, is a recommender team that moved from one
+# card to SageMaker. 00 says more about both write-ups.)
 #
 # ## Goal
 
@@ -115,7 +116,8 @@ assert all(falls) and models == [1] + [4] * 12
 
 # %%
 ask.reveal(
-    "c", because="init_process_group only makes it possible to communicate. Nobody did: 0 bytes crossed."
+    "c",
+    because="init_process_group only makes it possible to communicate. Nobody did: 0 bytes crossed.",
 )
 
 # %% [markdown]
@@ -199,7 +201,7 @@ assert found["SGD", "no broadcast"][2] > 1
 
 # %% tags=["exercise"]
 def same_start(model):
-    """Give every rank the values of rank 0, in place: model.parameters() and model.buffers().
+    """Give every rank the values of rank 0 in model.parameters() and model.buffers().
 
     tensor.detach() is the same memory without autograd: that is what to hand to dist.broadcast.
     """
@@ -210,7 +212,7 @@ def same_start(model):
 
 
 def average_gradients(model):
-    """After backward: make every parameter's .grad the mean over all ranks, in place.
+    """After backward: make every parameter's .grad the mean over all ranks.
 
     One all-reduce for each parameter. A frozen parameter has .grad None: leave it out.
     """
@@ -317,7 +319,7 @@ def recorded(width=512, bucket_mb=2.102):
         layers = [nn.Linear(width, width) for _ in range(6)]
         model = HandDDP(nn.Sequential(*layers), bucket_mb=bucket_mb)
         inputs = torch.randn(256, width)
-        model(inputs).square().mean().backward()  # the first one allocates memory: look at the second
+        model(inputs).square().mean().backward()  # allocates memory: look at the second
         loss = model(inputs).square().mean()
         w.barrier()
         with record_backward(model) as line:
@@ -340,7 +342,7 @@ assert all(len(line.trips) == 3 for line in lines)
 # added to the step.
 #
 # On a machine where ranks share the cores, an all-reduce also takes time from backward. That is why `dtlab.data_parallel` takes
-# one bucket on a CPU and 25 MiB buckets on a GPU. Lesson 10 measures where the best size lies.
+# one bucket on a CPU and 25 MiB buckets on a GPU. Lesson 10 (planned) measures where the best size lies.
 #
 # A hook has a weak spot: a parameter that the loss does not reach never reports, and its bucket never leaves. `data_parallel` names such a parameter
 # before the optimizer steps (lesson 12).
@@ -357,7 +359,8 @@ def accumulate(model, micro_batches, loss_of):
 
     micro_batches is a list of (x, y), all of one size. model is wrapped: a backward outside
     `with model.no_sync():` averages everything that has accumulated on the ranks. Divide each loss
-    by the number of micro-batches. The forward belongs inside no_sync() too. The loss is a float.
+    by the number of micro-batches. The forward belongs inside no_sync() too. The loss returned is a
+    float, not a tensor.
     """
     ### BEGIN SOLUTION
     count, total = len(micro_batches), 0.0
@@ -430,7 +433,7 @@ print(f"2(N-1)/N x S = 2 x 1 / 2 x {S:,} = {S:,} bytes")
 #
 # S4 also writes that "distributed training exists because one card's memory is too small". Look at what each rank held: all $S$ bytes of
 # parameters, all of the gradients, all of the optimizer's state, plus the bucket. Data parallelism saves no memory of the model. For it to
-# be the remedy, the memory would have to be taken by the *batch*, which it does divide. Splitting the model is lessons 07 to 09.
+# be the remedy, the memory would have to be taken by the *batch*, which it does divide. Splitting the model is lessons 07 to 09 (planned).
 #
 # ### Horovod's place for the same all-reduce
 # DDP wraps the *module*: gradients are averaged during backward. Horovod wraps the *optimizer*: gradients are averaged by the time that
@@ -525,7 +528,8 @@ for engine in ("torch", "by_hand"):
     results = launch(train_clicks, 2, *piece, engine, timeout=30, echo=False)
     hashes = {one[0] for one in results}
     close = torch.allclose(results[0][1], alone, rtol=0, atol=1e-10)
-    print(f"{engine:8} {results[0][2].steps} steps: {len(hashes)} model; equal to one process: {close}")
+    print(f"{engine:8} {results[0][2].steps} steps: {len(hashes)} model;", end=" ")
+    print("equal to one process:", close)
     assert close and len(hashes) == 1
 
 # %% [markdown]
@@ -636,7 +640,7 @@ else:
 
 # %% [markdown]
 # ## The bill
-# S4 writes of nearly $200 for one more afternoon, on two `ml.g4dn.12xlarge`. Take five hours for an afternoon, and compare with a job that
+# S4 writes of nearly \$200 for one more afternoon, on two `ml.g4dn.12xlarge`. Take five hours for an afternoon, and compare with a job that
 # compares hashes after its first step and stops:
 
 # %%
@@ -657,7 +661,7 @@ print(f"two hosts: ${hour:.2f} an hour; five hours: ${5 * hour:.2f}")
 print(f"$200 buys {200 / hour:.1f} hours of two hosts, {100 / hour:.1f} of four")
 
 # %% [markdown]
-# So $200 is not an afternoon on two hosts. For it to hold, the two hosts would have run about 20 hours (the overnight run before
+# So \$200 is not an afternoon on two hosts. For it to hold, the two hosts would have run about 20 hours (the overnight run before
 # it, perhaps), or four hosts 10 hours, or there was more on the bill than the training job. His listing does not say how many hosts there were; eight
 # processes on hosts of four cards are two.
 #
@@ -667,8 +671,10 @@ print(f"$200 buys {200 / hour:.1f} hours of two hosts, {100 / hour:.1f} of four"
 recap(
     "03",
     [
-        "init_process_group shares nothing: broadcast once, average in every step, compare hashes after step 1.",
-        "Mean, not sum; one all-reduce a bucket; with accumulation, synchronise on the last micro-batch only.",
+        "init_process_group shares nothing: broadcast once, average in every step, "
+        "compare hashes after step 1.",
+        "Mean, not sum; one all-reduce a bucket; "
+        "with accumulation, synchronise on the last micro-batch only.",
         "Done right it equals one process on the joined batch; every rank holds the whole model.",
     ],
 )

@@ -2,11 +2,12 @@
 # # Samplers
 #
 # Eight cards read the same rows for an afternoon, because each process had a full loader of its own. The afternoon cost
-# nearly $200 by its author's account, was billed for eight cards, and learned as much as one.
+# nearly \$200 by its author's account, was billed for eight cards, and learned as much as one.
 #
 # Which rank reads which sample, in which order, how often, and how do you prove it?
 #
-# (The incident is S4's, one of the three write-ups that this course takes its incidents from.)
+# (The incident is that of an engineer who got eight cards for a new recommender: S4. S0, below, is a recommender team that moved from one
+# card to SageMaker. 00 says more about both write-ups.)
 #
 # ## Goal
 
@@ -118,8 +119,8 @@ def epoch_rows(results):
 for name, run in {"1 process": alone, "4 seeded alike": alike, "4 orders": unlike}.items():
     read = epoch_rows(run)
     first = set(chain(*(ids[0] for ids, _ in run)))
-    print(f"{name:14} {steps} steps, {sum(map(len, read)):3} rows read in an epoch of {rows};", end=" ")
-    print(f"different rows in step 1: {len(first)}")
+    print(f"{name:14} {steps} steps, {sum(map(len, read)):3} rows read", end=" ")
+    print(f"in an epoch of {rows}; different rows in step 1: {len(first)}")
     assert (seen(read, range(rows)).times == len(run)).all()
 
 # %% [markdown]
@@ -225,7 +226,8 @@ for rank, one in enumerate(book):
     print(f"rank {rank} evaluated samples {one['evaluated']}")
 gathered = list(chain(*(one["evaluated"] for one in book)))
 correct = sum(right[sample] for sample in gathered)
-print(f"accuracy = {correct} / {len(gathered)} = {correct / len(gathered):.3f}, not {sum(right) / 10}")
+accuracy = correct / len(gathered)
+print(f"accuracy = {correct} / {len(gathered)} = {accuracy:.3f}, not {sum(right) / 10}")
 assert (correct, len(gathered)) == (8, 12)
 
 # %% [markdown]
@@ -235,8 +237,9 @@ assert (correct, len(gathered)) == (8, 12)
 
 # %% tags=["lab-failure", "nbval-check-output"]
 for n in (1, 2, 3, 4):
-    ids = list(chain(*(DistributedSampler(range(10), n, rank, shuffle=False) for rank in range(n))))
-    print(f"world size {n}: {sum(right[i] for i in ids)} / {len(ids)} = {np.mean([right[i] for i in ids]):.3f}")
+    parts = (DistributedSampler(range(10), n, rank, shuffle=False) for rank in range(n))
+    flags = [right[i] for i in chain(*parts)]
+    print(f"world size {n}: {sum(flags)} / {len(flags)} = {np.mean(flags):.3f}")
 
 # %% [markdown]
 # The score of a model depends on how many processes measured it.
@@ -260,9 +263,9 @@ with expect_failure(
     within=20,
     explain={
         "has left after all_reduce #2": "this rank had two samples, so its loop is over",
-        "in own_part": "where it waits; before it stands the name that Jupyter gave to the cell",
+        "in own_part": "where it waits; before it stands the cell, by the number at its left",
         "waits in all_reduce #3": "this rank has a third sample, and needs all four for its sum",
-        "every rank must make the same collective calls": "so: the same number of steps on every rank",
+        "every rank must make the same collective calls": "so: equal step counts on every rank",
     },
 ):
     launch(own_part, 4, timeout=15)
@@ -654,7 +657,7 @@ bill(
 )
 
 # %% [markdown]
-# His figure, "nearly $200" for the afternoon, does not follow from it:
+# His figure, "nearly \$200" for the afternoon, does not follow from it:
 
 # %%
 hour = billing.cost("ml.g4dn.12xlarge", 3600, 2).usd
@@ -666,7 +669,8 @@ print(f"for $200 in 5 hours: {200 / 5 / (hour / 2):.1f} hosts")
 
 # %%
 for minutes in (22, 6, 22 / 8):
-    print(f"an epoch of {minutes:g} min: {billing.cost('ml.g4dn.12xlarge', minutes * 60, 2).line()}")
+    paid = billing.cost("ml.g4dn.12xlarge", minutes * 60, 2)
+    print(f"an epoch of {minutes:g} min: {paid.line()}")
 
 # %% [markdown]
 # ## Recap
@@ -675,8 +679,10 @@ for minutes in (22, 6, 22 / 8):
 recap(
     "04",
     [
-        "One global order from (seed, epoch), one global batch, each rank its slice: count ids, assume nothing.",
+        "One global order from (seed, epoch), one global batch, each rank its slice: "
+        "count ids, assume nothing.",
         "Equal step counts need no padding: a part may be empty, and counts weigh the mean.",
-        "Gather by id, each sample once; the state of a run is (seed, epoch, position) on any world size.",
+        "Gather by id, each sample once; "
+        "the state of a run is (seed, epoch, position) on any world size.",
     ],
 )
