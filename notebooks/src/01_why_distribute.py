@@ -306,8 +306,8 @@ def split(read, compute, sync, steps, clock):
         computed = clock()
         sync(gradient)
         done = clock()
-        parts = have_data - began, computed - have_data, done - computed
-        trace.append(dict(zip(("data", "compute", "sync"), parts)))
+        step = {"data": have_data - began, "compute": computed - have_data, "sync": done - computed}
+        trace.append(step)
     return trace
     ### END SOLUTION
 

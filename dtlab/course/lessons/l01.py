@@ -1,13 +1,13 @@
-"""Checks of lesson 01: bytes of one rank, the parts of a step, what a step is bound by, the speed-up."""
+"""Checks of lesson 01: bytes of one rank, the parts of a step, the speed-up; l01_bound has the fourth."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dtlab.course.checks import CheckFailed, Checks, exercise
-from dtlab.course.lessons.l01_traces import recorded_traces
-
-PARTS = ("data", "compute", "sync")
+from dtlab.course.lessons import l01_bound  # noqa: F401  (registers its exercise)
+from dtlab.course.lessons.l01_answers import PARTS, dict_of, list_of, same_integer, total_of
+from dtlab.course.lessons.on_ranks import require_function
 
 
 @exercise(
@@ -29,7 +29,7 @@ PARTS = ("data", "compute", "sync")
 )
 def memory(checks: Checks, answer: Any) -> None:
     """Four trainings: one rank, eight ranks, another optimizer, none."""
-    _is_function(answer)
+    require_function(answer)
     look = {
         "parameters": (
             "4 bytes each, and a full copy on every rank: data parallel divides the data, not the model"
@@ -48,10 +48,10 @@ def memory(checks: Checks, answer: Any) -> None:
         ("a table with plain SGD, 1 rank", (1_000_000, 4_096, 256), {"moments": 0}),
     )
     for name, arguments, named in cases:
-        got = _dict(answer(*arguments, **named), tuple(look))
+        got = dict_of(answer(*arguments, **named), tuple(look))
         right = _right_memory(*arguments, **named)
         for item in look:
-            if not _same_integer(got[item], right[item]):
+            if not same_integer(got[item], right[item]):
                 checks.integer(f"{name}: bytes of {item}", got[item], right[item], look=look[item])
         checks.integer(f"{name}: bytes in all", sum(got.values()), sum(right.values()))
 
@@ -115,7 +115,7 @@ _ONCE = "each part is called once in each of `steps` steps"
 )
 def split(checks: Checks, answer: Any) -> None:
     """On a clock that only the parts move: calls, microseconds of every part, and what is handed on."""
-    _is_function(answer)
+    require_function(answer)
     takes: dict[str, list[int]] = {
         "data": [9_000, 310, 40_000, 270, 290],
         "compute": [2_100, 700, 650, 810, 5],
@@ -133,18 +133,18 @@ def split(checks: Checks, answer: Any) -> None:
         for part in (read, compute, sync):
             if trace is not None and trace is not ...:
                 checks.integer(f"{steps} steps: calls of {part.name}", len(part.handed), steps, look=_ONCE)
-        rows = _list(trace)
+        rows = list_of(trace)
         checks.integer(f"{steps} steps: entries in the trace", len(rows), steps, look="one dict a step")
         for step, row in enumerate(rows):
-            parts = _dict(row, PARTS)
+            parts = dict_of(row, PARTS)
             for name in PARTS:
                 right = takes[name][step]
                 what = f"{steps} steps: microseconds of {name} in step {step}"
-                if not _same_integer(parts[name], right):
+                if not same_integer(parts[name], right):
                     checks.integer(
                         what, parts[name], right, look=look[name] + "; use the clock that is handed in"
                     )
-        checks.integer(f"{steps} steps: microseconds in the trace", _sum(rows), clock.now - 1_000_000)
+        checks.integer(f"{steps} steps: microseconds in the trace", total_of(rows), clock.now - 1_000_000)
         handed_on = {
             "compute gets what read gave": (compute.handed, read.name),
             "sync gets what compute gave": (sync.handed, compute.name),
@@ -154,97 +154,6 @@ def split(checks: Checks, answer: Any) -> None:
             if handed != right_ones:
                 raise CheckFailed(f"{what}: got {handed[0]!r} in the first step.\nWhere to look: pass it on.")
     checks.true("each part gets what the part before it gave", True)
-
-
-@exercise(
-    "01-bound",
-    todo="return data, compute and sync of the typical step, and what the step is bound by",
-    hints=(
-        "zip(*trace) gives, for each step, the steps of all ranks. Which of them waited least in sync? "
-        "min(..., key=lambda step: step['sync']). Leave out the first step.",
-        "last = [min(step, key=lambda one: one['sync']) for step in zip(*trace)][1:]; then for each part "
-        "statistics.median_low(one[part] for one in last); the part with the largest median names the bound.",
-    ),
-)
-def bound(checks: Checks, answer: Any) -> None:
-    """Four recorded jobs: the three medians in microseconds, then the name."""
-    _is_function(answer)
-    found = {name: _dict(answer(trace), (*PARTS, "bound")) for name, trace in recorded_traces().items()}
-    right = {name: _right_bound(trace) for name, trace in recorded_traces().items()}
-    for name, got in found.items():
-        for part in PARTS:
-            if not _same_integer(got[part], right[name][part]):
-                look = _bound_look(found, name)
-                checks.integer(
-                    f"trace {name}: microseconds of {part}", got[part], right[name][part], look=look
-                )
-        checks.integer(f"trace {name}: microseconds of the typical step", _sum([got]), _sum([right[name]]))
-    for name, got in found.items():
-        checks.equal(
-            f"what trace {name} is bound by",
-            got["bound"],
-            right[name]["bound"],
-            look="the longest of the three names it: 'input-bound', 'compute-bound' or 'communication-bound'",
-        )
-
-
-def _bound_look(found: dict[str, dict[str, Any]], name: str) -> str:
-    """Where to look, from the rule that the answer seems to have followed instead."""
-    traces = recorded_traces()
-    followed = {one: _rules_followed(traces[one], got) for one, got in found.items()}
-    everywhere = [rule for rule in followed[name] if all(rule in rules for rules in followed.values())]
-    general = (
-        "each step is that of the rank with the least sync; without step 0; then median_low of each part"
-    )
-    return next(iter(everywhere or followed[name]), general)
-
-
-def _rules_followed(trace: list[list[dict[str, int]]], got: dict[str, Any]) -> list[str]:
-    """Wrong rules that give this answer for this trace; some traces cannot tell two of them apart."""
-    from statistics import mean, median, median_high, median_low
-
-    by_step = list(zip(*trace, strict=True))
-    last = [min(step, key=lambda one: one["sync"]) for step in by_step]
-    first_come = [max(step, key=lambda one: one["sync"]) for step in by_step]
-    rules: dict[str, tuple[Any, Any]] = {
-        "rule 2: leave out step 0": (last, median_low),
-        "rule 1: the rank with the *least* sync came last; you took the one with the most": (
-            first_come[1:],
-            median_low,
-        ),
-        "rule 1: both ranks matter; you took rank 0 in every step": (trace[0][1:], median_low),
-        "rule 1: both ranks matter; you took rank 1 in every step": (trace[1][1:], median_low),
-        "rule 1: take one rank in each step; you joined the steps of all ranks": (
-            [one for step in by_step[1:] for one in step],
-            median_low,
-        ),
-        "rule 1: take the three parts of one rank together; you took the least of each part": (
-            [{part: min(one[part] for one in step) for part in PARTS} for step in by_step[1:]],
-            median_low,
-        ),
-        "rule 1: take the three parts of one rank together; you took the most of each part": (
-            [{part: max(one[part] for one in step) for part in PARTS} for step in by_step[1:]],
-            median_low,
-        ),
-        "rule 3: a mean lets one slow step decide; take the median": (last[1:], mean),
-        "rule 3: median_low gives a step that was measured; yours lies between two": (last[1:], median),
-        "rule 3: median_low, not median_high": (last[1:], median_high),
-    }
-    return [
-        rule
-        for rule, (steps, middle) in rules.items()
-        if all(abs(float(got[part]) - middle(one[part] for one in steps)) < 0.6 for part in PARTS)
-    ]
-
-
-def _right_bound(trace: list[list[dict[str, int]]]) -> dict[str, Any]:
-    from statistics import median_low
-
-    from dtlab.cost.scaling import classify_step
-
-    last = [min(step, key=lambda one: one["sync"]) for step in zip(*trace, strict=True)][1:]
-    parts = {part: median_low(one[part] for one in last) for part in PARTS}
-    return {**parts, "bound": classify_step(*(parts[part] for part in PARTS))}
 
 
 @exercise(
@@ -265,7 +174,7 @@ def _right_bound(trace: list[list[dict[str, int]]]) -> dict[str, Any]:
 )
 def speedup(checks: Checks, answer: Any) -> None:
     """Four jobs on 1, 2, 4 and 8 ranks."""
-    _is_function(answer)
+    require_function(answer)
     from dtlab.cost.scaling import predict_speedup
 
     jobs = {
@@ -298,34 +207,3 @@ def _speedup_look(n: int, shared: bool) -> str:
         "a shared disk serves the ranks one after another" if shared else "with a disk each all read at once"
     )
     return f"n ranks train on n times as many rows in one step; {disk}; sync is paid by more than one rank"
-
-
-def _is_function(answer: Any) -> None:
-    if not callable(answer):
-        raise CheckFailed(f"the answer is {answer!r}: hand in the function itself, without calling it.")
-
-
-def _same_integer(got: Any, right: int) -> bool:
-    return isinstance(got, int) and not isinstance(got, bool) and got == right
-
-
-def _sum(rows: list[Any]) -> int:
-    return sum(row[part] for row in rows for part in PARTS)
-
-
-def _list(got: Any) -> list[Any]:
-    if got is None or got is ...:
-        raise NotImplementedError
-    if not isinstance(got, list | tuple):
-        raise CheckFailed(f"the trace is {got!r}: give a list with one dict a step.")
-    return list(got)
-
-
-def _dict(got: Any, keys: tuple[str, ...]) -> dict[str, Any]:
-    """The answer as a dict with these keys; a stub says so, anything else is refused with the keys."""
-    if got is None or got is ...:
-        raise NotImplementedError
-    if not isinstance(got, dict) or set(got) != set(keys):
-        has = f"the keys {', '.join(map(repr, got))}" if isinstance(got, dict) else repr(got)
-        raise CheckFailed(f"got {has}: give a dict with the keys {', '.join(map(repr, keys))}.")
-    return got
