@@ -10,6 +10,7 @@ from dtlab.course.checks import CheckFailed, Checks, check, exercise, solved
 from dtlab.course.failure import expect_failure
 from dtlab.course.hints import hint
 from dtlab.course.progress import progress_table
+from dtlab.course.running import running
 
 __all__ = [
     "CheckFailed",
@@ -23,6 +24,7 @@ __all__ = [
     "predict",
     "progress_table",
     "recap",
+    "running",
     "solved",
     "time_budget",
 ]

@@ -26,7 +26,7 @@ from dtlab import launch, world
 from dtlab.cost import catalogue, memory, scaling
 from dtlab.cost.cards import cards, smallest_card
 from dtlab.cost.presets import PRESETS
-from dtlab.course import bill, check, goal, hint, predict, recap, solved, time_budget
+from dtlab.course import bill, check, goal, hint, predict, recap, running, solved, time_budget
 from dtlab.course.lessons.l01_traces import recorded_traces
 from dtlab.data.throttle import SharedDisk
 from dtlab.figures.scaling import step_figure, throughput_figure
@@ -389,7 +389,9 @@ def step_of(n, disks, width=64):
 # %% tags=["varies"]
 ready = solved("01-split") and solved("01-bound")
 if ready:
-    steps = {f"{n} rank{'s' if n > 1 else ''}, one disk": step_of(n, [one_disk]) for n in (1, 2, 4)}
+    with running("one, two and four ranks"):
+        names = {1: "1 rank, one disk", 2: "2 ranks, one disk", 4: "4 ranks, one disk"}
+        steps = {name: step_of(n, [one_disk]) for n, name in names.items()}
     show(step_figure(steps))
 else:
     print("to do: solve 01-split and 01-bound, then run this cell again")

@@ -24,7 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dtlab import launch, traffic, world
-from dtlab.course import bill, check, goal, hint, predict, recap, solved
+from dtlab.course import bill, check, goal, hint, predict, recap, running, solved
 from dtlab.figures.data_parallel import backward_figure, hash_figure, models_per_step
 from dtlab.figures.style import show
 from dtlab.parallel import HandDDP, data_parallel, parameter_hash, record_backward, unwrap
@@ -104,7 +104,8 @@ def s4_script(steps):
 
 
 # %% tags=["lab-failure", "nbval-check-output"]
-runs = launch(s4_script, 4, 12, timeout=30, echo=False)
+with running("twelve steps on four ranks"):
+    runs = launch(s4_script, 4, 12, timeout=30, echo=False)
 s4_hashes = [hashes for _, hashes, _ in runs]
 falls = [sum(losses[-4:]) < sum(losses[:4]) for losses, _, _ in runs]
 models = models_per_step(s4_hashes)

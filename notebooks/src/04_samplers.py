@@ -26,7 +26,8 @@ import dtlab
 from dtlab import DtlabWarning, GlobalBatchSampler, Loader, RankError, UserError
 from dtlab import data_parallel, launch, world
 from dtlab.cost import billing
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running
+from dtlab.course import solved
 from dtlab.data.batch import Batch
 from dtlab.data.coverage import seen
 from dtlab.data.evaluate import gather_by_id
@@ -106,9 +107,10 @@ def full_loader(seed=None, epochs=2):
 # that `launch` gives them, a different one for each.
 
 # %% tags=["lab-failure", "nbval-check-output"]
-alone = launch(full_loader, 1, 0, timeout=30)
-alike = launch(full_loader, 4, 0, timeout=30)
-unlike = launch(full_loader, 4, None, timeout=30)
+with running("one rank, then four, twice"):
+    alone = launch(full_loader, 1, 0, timeout=30)
+    alike = launch(full_loader, 4, 0, timeout=30)
+    unlike = launch(full_loader, 4, None, timeout=30)
 steps = len(alone[0][0]) // 2  # of one epoch
 
 
