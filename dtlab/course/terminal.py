@@ -1,7 +1,7 @@
 """Catches what processes write to the terminal behind the notebook's back (lesson 02).
 
 A child process inherits the file descriptor of standard error, not Python's `sys.stderr`. What it writes
-there goes to the kernel's terminal or log, or into the cell, as the front end likes. Here it goes into a string.
+there goes to the kernel's terminal or log, or into the cell, as the front end likes. Here it is caught.
 """
 
 from __future__ import annotations

@@ -141,7 +141,9 @@ def _cell(ax: Any, column: int, rank: int, parts: frozenset[int], ranks: int, ar
     from matplotlib.patches import Rectangle
 
     done = len(parts) == ranks
-    border: dict[str, Any] = {"edgecolor": ORANGE, "linewidth": 3.0} if arrived else {"edgecolor": "white", "linewidth": 1.0}
+    border: dict[str, Any] = (
+        {"edgecolor": ORANGE, "linewidth": 3.0} if arrived else {"edgecolor": "white", "linewidth": 1.0}
+    )
     ax.add_patch(
         Rectangle(
             (column + 0.04, rank + 0.07),

@@ -120,7 +120,9 @@ def test_prediction_without_a_column_names_it(parquet, tmp_path, capfd):
     assert not (tmp_path / "s").exists()
 
 
-def test_prediction_without_the_id_column_is_refused_unless_row_numbers_are_asked_for(parquet, tmp_path, capfd):
+def test_prediction_without_the_id_column_is_refused_unless_row_numbers_are_asked_for(
+    parquet, tmp_path, capfd
+):
     report_file, scores = tmp_path / "report.json", tmp_path / "scores.parquet"
     words = [*flags(parquet, tmp_path), "--run.max-steps", "2"]
     assert main(["train", *words, "--report", str(report_file)]) == 0
