@@ -49,7 +49,11 @@ def unsolved(n):
     raise NotImplementedError("to do")
 
 
-@pytest.mark.parametrize("answer", [None, ..., unsolved, lambda n: ..., lambda n: None], ids=str)
+@pytest.mark.parametrize(
+    "answer",
+    [None, ..., unsolved, lambda n: ..., lambda n: None],
+    ids=["None", "dots", "stub", "returns dots", "returns None"],
+)
 def test_an_unsolved_answer_is_to_do_and_no_traceback(answer, capsys):
     check("99-square", lambda n: n * n)
     capsys.readouterr()
