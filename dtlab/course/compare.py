@@ -13,7 +13,17 @@ def describe(value: Any) -> str:
     if shape is not None:
         return f"{type(value).__name__} of shape {tuple(shape)}"
     text = repr(value)
-    return text if len(text) <= 60 and " at 0x" not in text else f"a {type(value).__name__}"
+    if len(text) <= 60 and " at 0x" not in text:
+        return text
+    kind = f"a {type(value).__name__}"
+    return f"{kind} with {_keys(value)}" if isinstance(value, Mapping) and value else kind
+
+
+def _keys(value: Mapping[Any, Any]) -> str:
+    """The first keys only: values may be long, and those of an environment secret."""
+    shown = [key if len(key) <= 15 else f"{key[:12]}..." for key in map(repr, list(value)[:5])]
+    rest = len(value) - len(shown)
+    return f"the keys {', '.join(shown)}" + (f" and {rest} more" if rest else "")
 
 
 def difference(got: Any, expected: Any, tolerance: float = 0.0) -> str:

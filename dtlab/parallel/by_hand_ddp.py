@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from dtlab.errors import UserError
 from dtlab.parallel.checks import mutable_buffers, sparse_parameters, unused_message
+from dtlab.parallel.same_model import check_same_model
 
 __all__ = ["HandDDP", "broadcast_state"]
 
@@ -32,8 +33,9 @@ class HandDDP(nn.Module):
     ``bucket_mb``: most MB (1e6 bytes) in one all-reduce, None for all in one. ``find_unused``: parameters
     that this backward did not reach count as zero; one that no rank used keeps its gradient as it was.
 
-    ``UserError``, at the end of the backward, names parameters without a gradient when ``find_unused`` is
-    off. As with torch's DDP, run the forward of an accumulating micro-batch inside ``no_sync()`` too.
+    ``UserError`` when the ranks hold different models; and, at the end of the backward, naming parameters
+    without a gradient when ``find_unused`` is off. As with torch's DDP, run the forward of an accumulating
+    micro-batch inside ``no_sync()`` too.
 
     >>> model = HandDDP(nn.Linear(2, 1))  # doctest: +SKIP
     >>> with model.no_sync():  # doctest: +SKIP
@@ -58,6 +60,7 @@ class HandDDP(nn.Module):
         """Gradient all-reduces started so far: one for each bucket and due backward."""
         self.communication_seconds = 0.0
         """Seconds spent waiting for all-reduces at the end of backwards: what computing did not hide."""
+        check_same_model(module, group)
         broadcast_state(module, group)
         self._changing = mutable_buffers(module)
         self._buckets = _fill_buckets(module, bucket_mb)

@@ -25,6 +25,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from dtlab.errors import DtlabWarning, UserError
 from dtlab.parallel.by_hand_ddp import HandDDP, broadcast_state
 from dtlab.parallel.checks import check_sparse_gradients, mutable_buffers, unused_message
+from dtlab.parallel.same_model import check_same_model
 
 if TYPE_CHECKING:
     from dtlab.ranks.worlds import World
@@ -51,7 +52,8 @@ def data_parallel(
     The result has ``no_sync()``, for all micro-batches of a step but the last. A world of one gets its own
     model back, and so does a model without trainable parameters, with a :class:`DtlabWarning`.
 
-    ``UserError`` for an unknown engine, a bucket of no size, and sparse gradients on NCCL.
+    ``UserError`` for an unknown engine, a bucket of no size, sparse gradients on NCCL, and ranks whose models
+    differ in the name, shape or dtype of a parameter or buffer, or in what is frozen.
 
     >>> model = data_parallel(nn.Linear(2, 1))  # a world of one
     >>> with model.no_sync():
@@ -70,6 +72,7 @@ def data_parallel(
     check_sparse_gradients(model, dist.get_backend(group))
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
+        check_same_model(model, group)  # as the engines do: a rank with trainable parameters waits in theirs
         warnings.warn(
             f"{type(model).__name__} has no trainable parameter, so there is nothing to average: not wrapped",
             DtlabWarning,
@@ -134,6 +137,7 @@ class TorchDDP(DistributedDataParallel):
         bucket_mb: float | None = None,
         find_unused: bool = False,
     ) -> None:
+        check_same_model(module, group)
         if bucket_mb is None:
             bucket_mb = 2 * sum(parameter.nbytes for parameter in module.parameters()) / 1e6 + 1
         has_changing_buffers = bool(mutable_buffers(module))

@@ -11,7 +11,7 @@ import torch
 
 from dtlab import launch, world
 from dtlab.course import CheckFailed, Checks, check, exercise, hint, solved
-from dtlab.course.compare import difference
+from dtlab.course.compare import describe, difference
 from dtlab.errors import UserError
 
 
@@ -226,3 +226,21 @@ def test_a_stub_and_a_wrong_answer_on_real_ranks(capsys):
     with pytest.raises(CheckFailed, match="sum of the ranks: got 0, expected 1"):
         check("99-ranks", lambda: 0)
     assert check("99-ranks", joined_rank)
+
+
+def test_an_answer_that_hands_back_the_environment_does_not_show_it(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "secret-of-mine")
+    with pytest.raises(CheckFailed) as refused:
+        check("02-who", lambda environ: dict(environ))
+    message = str(refused.value)
+    assert message.startswith("who_am_i gave a dict with the keys '")
+    assert "secret-of-mine" not in message
+    assert len(message.splitlines()[0]) < 250
+
+
+def test_a_long_dict_is_described_by_five_keys_in_at_most_120_characters():
+    long = {f"{'K' * 40}{number}": "secret" * 10 for number in range(99)}
+    assert describe(long).startswith("a dict with the keys 'KKKKKKKKKKK..., ")
+    assert describe(long).endswith(" and 94 more")
+    assert len(describe(long)) <= 120
+    assert describe({"rank": 0}) == "{'rank': 0}"

@@ -312,6 +312,58 @@ def test_two_forwards_before_one_backward_work_with_batch_norm_and_both_engines_
             torch.testing.assert_close(gradient, second["gradients"][name], rtol=0, atol=1e-7)
 
 
+def built_for_one_rank(change: str, rank: int) -> nn.Module:
+    """Two layers; rank 1's differ in what `change` says."""
+    changed = change if rank == 1 else ""
+    layers = [nn.Linear(3, 5 if changed == "shape" else 4), nn.Linear(5 if changed == "shape" else 4, 1)]
+    if changed == "more layers":
+        layers.insert(0, nn.Linear(3, 3))
+    if changed == "fewer layers":
+        layers.pop()
+    model = nn.Sequential(*layers)
+    if changed == "name":
+        model = nn.Sequential()
+        model.add_module("0", layers[0])
+        model.add_module("head", layers[1])
+    if changed == "buffer":
+        model.register_buffer("scale", torch.ones(2))
+    if changed == "frozen":
+        model.requires_grad_(False)
+    return model.double() if changed == "dtype" else model
+
+
+def wrap_different_models(engine: str, changes: list[str]) -> list[str]:
+    messages = []
+    with dtlab.world() as w:
+        for change in changes:
+            try:
+                data_parallel(built_for_one_rank(change, w.rank), w, engine=engine)  # type: ignore[arg-type]
+            except dtlab.UserError as error:
+                messages.append(str(error))
+            else:
+                messages.append("wrapped")
+    return messages
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_with_different_models_are_told_the_first_difference_at_wrapping(engine: str) -> None:
+    first = "rank 0 has parameter (4, 3) float32, rank 1 has"
+    expected = {
+        "": "wrapped",
+        "dtype": f"0.weight: {first} parameter (4, 3) float64;",
+        "shape": f"0.weight: {first} parameter (5, 3) float32;",
+        "more layers": f"0.weight: {first} parameter (3, 3) float32;",
+        "fewer layers": "1.weight: rank 0 has parameter (1, 4) float32, rank 1 has nothing of that name;",
+        "name": "head.weight: rank 0 has nothing of that name, rank 1 has parameter (1, 4) float32;",
+        "buffer": "scale: rank 0 has nothing of that name, rank 1 has buffer (2,) float32;",
+        "frozen": f"0.weight: {first} frozen parameter (4, 3) float32;",
+    }
+    by_rank = launch(wrap_different_models, 3, engine, list(expected))
+    for messages in by_rank:
+        for message, begin in zip(messages, expected.values(), strict=True):
+            assert message.startswith(begin)
+
+
 def statistics_of_unequal_batches() -> list[Any]:
     with dtlab.world() as w:
         unequal = [torch.ones(4, 1), torch.full((2, 1), 4.0), torch.empty(0, 1)][w.rank]

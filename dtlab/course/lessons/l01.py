@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dtlab.course.checks import CheckFailed, Checks, exercise
+from dtlab.course.compare import describe
 from dtlab.course.lessons import l01_bound  # noqa: F401  (registers its exercise)
 from dtlab.course.lessons.l01_answers import PARTS, dict_of, list_of, same_integer, total_of
 from dtlab.course.lessons.on_ranks import require_function
@@ -152,7 +153,9 @@ def split(checks: Checks, answer: Any) -> None:
         for what, (handed, source) in handed_on.items():
             right_ones = [f"{source} of step {step}" for step in range(steps)]
             if handed != right_ones:
-                raise CheckFailed(f"{what}: got {handed[0]!r} in the first step.\nWhere to look: pass it on.")
+                raise CheckFailed(
+                    f"{what}: got {describe(handed[0])} in the first step.\nWhere to look: pass it on."
+                )
     checks.true("each part gets what the part before it gave", True)
 
 

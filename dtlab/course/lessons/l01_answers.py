@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dtlab.course.checks import CheckFailed
+from dtlab.course.compare import describe
 
 PARTS = ("data", "compute", "sync")
 
@@ -21,7 +22,7 @@ def list_of(got: Any) -> list[Any]:
     if got is None or got is ...:
         raise NotImplementedError
     if not isinstance(got, list | tuple):
-        raise CheckFailed(f"the trace is {got!r}: give a list with one dict a step.")
+        raise CheckFailed(f"the trace is {describe(got)}: give a list with one dict a step.")
     return list(got)
 
 
@@ -30,6 +31,5 @@ def dict_of(got: Any, keys: tuple[str, ...]) -> dict[str, Any]:
     if got is None or got is ...:
         raise NotImplementedError
     if not isinstance(got, dict) or set(got) != set(keys):
-        has = f"the keys {', '.join(map(repr, got))}" if isinstance(got, dict) else repr(got)
-        raise CheckFailed(f"got {has}: give a dict with the keys {', '.join(map(repr, keys))}.")
+        raise CheckFailed(f"got {describe(got)}: give a dict with the keys {', '.join(map(repr, keys))}.")
     return got

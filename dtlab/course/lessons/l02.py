@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dtlab.course.checks import CheckFailed, Checks, exercise
+from dtlab.course.compare import describe
 from dtlab.course.lessons.on_ranks import answer_line, stuck
 
 if TYPE_CHECKING:
@@ -86,14 +87,16 @@ def _field(got: Any, name: str) -> Any:
     if got is None or got is ...:
         return got  # the stub: the check says so
     if not isinstance(got, dict) or name not in got:
-        raise CheckFailed(f"who_am_i gave {got!r}: give a dict with the keys 'rank', 'size' and 'device'.")
+        raise CheckFailed(
+            f"who_am_i gave {describe(got)}: give a dict with the keys 'rank', 'size' and 'device'."
+        )
     return got[name]
 
 
 def _card(device: Any) -> int:
     found = re.fullmatch(r"cuda:(\d+)", str(device))
     if not found:
-        raise CheckFailed(f"device: got {device!r}, expected text such as 'cuda:1'.")
+        raise CheckFailed(f"device: got {describe(device)}, expected text such as 'cuda:1'.")
     return int(found[1])
 
 
@@ -131,7 +134,7 @@ def _named_missing(answer: Any, environ: dict[str, str]) -> list[str]:
 def ring(checks: Checks, answer: Any) -> None:
     """Messages, steps and bytes on four real ranks, then values; then uneven and large sizes."""
     if not callable(answer):
-        raise CheckFailed(f"the answer is {answer!r}: hand in the function itself.")
+        raise CheckFailed(f"the answer is {describe(answer)}: hand in the function itself.")
     even = _run_ring(answer, (ELEMENTS,))
     _ring_integers(checks, [one[ELEMENTS]["traffic"] for one in even], RANKS, 4 * ELEMENTS)
     _ring_values(checks, even)

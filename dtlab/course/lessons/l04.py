@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from dtlab.course.checks import CheckFailed, Checks, ToDo, exercise
+from dtlab.course.compare import describe
 from dtlab.course.lessons import l04_uneven  # noqa: F401  (registers its exercise)
 from dtlab.course.lessons.on_ranks import on_ranks, require_function
 
@@ -161,7 +162,8 @@ def _parts(given: Any, rank: int) -> Parts:
         return [[int(sample) for sample in part] for part in given]
     except (TypeError, ValueError):
         raise CheckFailed(
-            f"my_batches gave {given!r} on rank {rank}: give a list with one list of samples for each step."
+            f"my_batches gave {describe(given)} on rank {rank}: give a list with one list of samples for "
+            "each step."
         ) from None
 
 
@@ -248,5 +250,5 @@ def _pair(given: Any) -> tuple[Any, Any]:
     if given is None or given is ...:
         raise ToDo("evaluate gave None on rank 0; is a return missing?" if given is None else "...")
     if not isinstance(given, tuple) or len(given) != 2 or not hasattr(given[0], "__len__"):
-        raise CheckFailed(f"evaluate gave {given!r} on rank 0: give a list of ids and the accuracy.")
+        raise CheckFailed(f"evaluate gave {describe(given)} on rank 0: give a list of ids and the accuracy.")
     return given

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dtlab.course.checks import CheckFailed
+from dtlab.course.compare import describe
 
 if TYPE_CHECKING:
     from dtlab import RankError
@@ -23,7 +24,7 @@ SAME_CALLS = (
 def require_function(answer: Any) -> None:
     """Raise CheckFailed for an answer that is a value and not a function."""
     if not callable(answer):
-        raise CheckFailed(f"the answer is {answer!r}: hand in the function itself.")
+        raise CheckFailed(f"the answer is {describe(answer)}: hand in the function itself.")
 
 
 def on_ranks(
