@@ -81,6 +81,8 @@ def sagemaker_cluster(environ: Mapping[str, str]) -> Cluster | None:
                 numbers[name] = int(environ[name])
             except ValueError:
                 problems.append(f"{name}={environ[name]!r} is not a whole number")
+    if not 0 < numbers["SM_MASTER_PORT"] < 65536:
+        problems.append(f"SM_MASTER_PORT={numbers['SM_MASTER_PORT']} is not a port (1 to 65535)")
     node_rank = hosts.index(current) if current in hosts else 0
     if hosts and numbers["SM_HOST_COUNT"] not in (-1, len(hosts)):
         problems.append(f"SM_HOST_COUNT={numbers['SM_HOST_COUNT']} but SM_HOSTS names {len(hosts)} hosts")

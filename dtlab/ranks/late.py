@@ -7,9 +7,10 @@ through the recorder and raises ``LateRankError`` with the answer.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,12 @@ _LOST_PEER = re.compile(
     r"connection (was )?(closed|reset|refused|likely closed)|broken pipe|socket closed|remote process exited",
     re.IGNORECASE,
 )
+# Marks that gloo, NCCL and the store put into their texts; much of it comes as a plain RuntimeError.
+_SPOKEN_BY_TORCH = re.compile(
+    r"\[\S+\.(cc|cpp|h|hpp):\d+\]|\[enforce fail at |\[c10d\]|\[PG ID |TCPStore"
+    r"|ProcessGroup(Gloo|NCCL|MPI|UCC)|\bNCCL\b|\bnccl[A-Z]|\bmonitoredBarrier\b"
+)
+_TORCH_ERRORS = {"DistError", "DistBackendError", "DistNetworkError", "DistStoreError"}
 
 
 class LateRankError(RuntimeError):
@@ -44,14 +51,40 @@ class LateRankError(RuntimeError):
         return (type(self), (str(self), self.rank, self.late, self.states))
 
 
+def from_torch(type_names: Sequence[str], message: str, innermost: str = "") -> bool:
+    """Whether an error is torch.distributed's own, and not one of the user's code that reads like it.
+
+    Args:
+        type_names: names of its class and the classes above it.
+        message: its text.
+        innermost: the file in which it was raised.
+    """
+    if "RuntimeError" not in type_names:
+        return False
+    return (
+        not _TORCH_ERRORS.isdisjoint(type_names)
+        or _SPOKEN_BY_TORCH.search(message) is not None
+        or "/torch/distributed/" in innermost.replace(os.sep, "/")
+    )
+
+
+def _says(error: BaseException, words: re.Pattern[str]) -> bool:
+    if not isinstance(error, RuntimeError):
+        return False
+    message = str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    names = [cls.__name__ for cls in type(error).__mro__]
+    return bool(words.search(message)) and from_torch(names, message, frames[-1].filename if frames else "")
+
+
 def timed_out(error: BaseException) -> bool:
     """Whether an error is a collective that ran out of time."""
-    return isinstance(error, RuntimeError) and bool(_TIMED_OUT.search(str(error)))
+    return _says(error, _TIMED_OUT)
 
 
 def lost_peer(error: BaseException) -> bool:
     """Whether an error says that the other end of a connection went away."""
-    return isinstance(error, RuntimeError) and bool(_LOST_PEER.search(str(error)))
+    return _says(error, _LOST_PEER)
 
 
 def explained(error: BaseException, asking: recorder.Recorder) -> LateRankError | None:

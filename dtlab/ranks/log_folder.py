@@ -1,5 +1,6 @@
 """The folder in which a launch keeps its ranks' output."""
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -14,8 +15,20 @@ _KEPT_FOLDERS = 20  # logs of the last launches without log_dir; all are removed
 
 _folders_lock = threading.Lock()
 _folders: list[Path] = []
-_base: tempfile.TemporaryDirectory[str] | None = None
+_base: Path | None = None
 _base_owner = 0
+
+
+def _new_base() -> Path:
+    base = Path(tempfile.mkdtemp(prefix="dtlab-"))
+    atexit.register(_remove, base, os.getpid())
+    return base
+
+
+def _remove(base: Path, owner: int) -> None:
+    """Clean up, but not in a forked copy: the folder is still its parent's."""
+    if os.getpid() == owner:
+        shutil.rmtree(base, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -33,13 +46,10 @@ def log_folder(log_dir: Path | None) -> Iterator[Path]:
         yield log_dir.absolute()
         return
     with _folders_lock:
-        if _base is None or _base_owner != os.getpid():
-            _base, _base_owner = (
-                tempfile.TemporaryDirectory(prefix="dtlab-", ignore_cleanup_errors=True),
-                os.getpid(),
-            )
+        if _base is None or _base_owner != os.getpid() or not _base.is_dir():
+            _base, _base_owner = _new_base(), os.getpid()
             _folders.clear()
-        folder = Path(tempfile.mkdtemp(prefix="launch-", dir=_base.name))
+        folder = Path(tempfile.mkdtemp(prefix="launch-", dir=_base))
         _folders.append(folder)
         while len(_folders) > _KEPT_FOLDERS:
             shutil.rmtree(_folders.pop(0), ignore_errors=True)

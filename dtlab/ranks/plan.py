@@ -1,6 +1,8 @@
 """The checked arguments of launch: a refusal is one line that names the field, the value and the way out."""
 
 import inspect
+import math
+import operator
 import os
 import sys
 from dataclasses import dataclass
@@ -9,6 +11,8 @@ from typing import Any
 
 from dtlab.errors import UserError
 from dtlab.ranks import processes, variables
+
+_FILES_PER_RANK = 8  # descriptors that this process holds for each
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,12 @@ def check(
         raise UserError(f"fn: {fn!r} is not a function")
     if inspect.iscoroutinefunction(fn):
         raise UserError(f"fn: {fn.__name__} is a coroutine function; wrap it in one that calls asyncio.run")
-    for name, value, least in (("nproc", nproc, 1), ("nnodes", nnodes, 1), ("max_restarts", max_restarts, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UserError(f"{name}: {value!r} is not a whole number of {least} or more")
+    nproc = _whole("nproc", nproc, 1)
+    nnodes = _whole("nnodes", nnodes, 1)
+    max_restarts = _whole("max_restarts", max_restarts, 0)
+    _refuse_too_many(nproc, nnodes)
     if timeout is not None and (
-        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0
+        isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf
     ):
         raise UserError(f"timeout: {timeout!r} is not a number of seconds above 0; leave it out for no limit")
     if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536):
@@ -71,6 +76,31 @@ def check(
         max_restarts=max_restarts,
         seed=seed,
     )
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    """A whole number, NumPy's included."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise UserError(f"{name}: {value!r} is not a whole number of {least} or more")
+    return number
+
+
+def _refuse_too_many(nproc: int, nnodes: int) -> None:
+    """Each rank takes pipes, sockets and a log of this process; without them the start fails half-way."""
+    import resource  # not on Windows
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = limit // _FILES_PER_RANK
+    if limit != resource.RLIM_INFINITY and nproc * nnodes > most:
+        ranks = f"{nproc}" if nnodes == 1 else f"{nproc} on each of {nnodes} nodes"
+        raise UserError(
+            f"nproc: {ranks} needs about {_FILES_PER_RANK * nproc * nnodes} open files, but this process may "
+            f"have {limit} (ulimit -n); start {most} ranks at most or raise ulimit -n"
+        )
 
 
 def _refuse_fork_after_cuda() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dtlab.ranks.late import LateRankError
+from dtlab.ranks.late import LateRankError, from_torch
 from dtlab.ranks.rank_state import UNRECORDED, Frame, RankState, operation_in
 
 _MOST_TEXT = 20_000
@@ -180,15 +180,16 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def lost_peer(type_names: Sequence[str], message: str) -> bool:
+def lost_peer(type_names: Sequence[str], message: str, innermost: str = "") -> bool:
     """Whether an exception only says that a peer is gone or late.
 
     Args:
-        type_names: names of its class and the classes above it. torch raises such errors as RuntimeError; a
-            ``ConnectionError`` of the user's own network code is a failure of its own.
+        type_names: names of its class and the classes above it. torch raises such errors as RuntimeError; an
+            error of the user's own network code is a failure of its own.
         message: its text.
+        innermost: the file in which it was raised.
     """
-    return "RuntimeError" in type_names and _LOST_PEER.search(message) is not None
+    return _LOST_PEER.search(message) is not None and from_torch(type_names, message, innermost)
 
 
 def describe_exception(error: BaseException, *, start_up: bool = False) -> dict[str, Any]:
@@ -207,7 +208,7 @@ def describe_exception(error: BaseException, *, start_up: bool = False) -> dict[
     if len(stack) > _MOST_FRAMES:
         stack = stack[:10] + stack[10 - _MOST_FRAMES :]
     frames = [Frame(f.filename, f.lineno or 0, f.name, (f.line or "").strip()) for f in stack]
-    lost = lost_peer(names, message)
+    lost = lost_peer(names, message, frames[-1].file if frames else "")
     if isinstance(error, LateRankError):  # a rank that is late itself, or left too early, is the one to blame
         lost = error.rank not in error.late
     return {

@@ -3,6 +3,7 @@
 import socket
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -26,6 +27,9 @@ async def coroutine():
         ({"nproc": 2.0}, ("nproc", "2.0")),
         ({"nnodes": 0}, ("nnodes", "0")),
         ({"timeout": -1}, ("timeout", "-1")),
+        ({"timeout": float("nan")}, ("timeout", "nan", "leave it out")),
+        ({"timeout": float("inf")}, ("timeout", "inf", "leave it out")),
+        ({"nproc": 10**6}, ("nproc", "1000000", "ulimit -n")),
         ({"timeout": "10"}, ("timeout", "'10'")),
         ({"port": 70000}, ("port", "70000")),
         ({"max_restarts": -1}, ("max_restarts", "-1")),
@@ -45,6 +49,10 @@ def test_a_wrong_argument_is_named(arguments, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_a_whole_number_of_numpy_is_one():
+    assert dtlab.launch(nothing, np.int64(2)) == [0, 0]
 
 
 def test_a_port_in_use_is_named_and_free_again_afterwards():

@@ -148,6 +148,22 @@ def test_a_connection_error_of_the_users_own_code_is_not_taken_for_a_lost_peer()
     assert error.exception_type == "ConnectionResetError"
 
 
+def own_query_times_out():
+    raise RuntimeError("database query timed out")
+
+
+def own_connection_is_refused():
+    raise RuntimeError("connection refused")
+
+
+@pytest.mark.parametrize("act", [own_query_times_out, own_connection_is_refused])
+def test_a_runtime_error_of_the_users_own_code_that_reads_like_torchs_names_its_rank(act):
+    error = failing(joined_then, 2, 1, act)
+    assert error.rank == 1
+    assert error.exception_type == "RuntimeError"
+    assert [report.lost_peer for report in error.reports] == [True, False]
+
+
 def cannot_be_sent_back():
     return (x for x in "ab")
 

@@ -160,6 +160,25 @@ def test_a_server_that_cannot_start_says_why():
     assert len(dtlab.launch(os.getppid, 2)) == 2
 
 
+def test_a_forked_copy_that_ends_leaves_the_logs_of_its_parent(tmp_path):
+    code = """
+        import os, sys, dtlab
+        def nothing():
+            return 0
+        if __name__ == "__main__":
+            dtlab.launch(nothing, 1, start_method="spawn")
+            pid = os.fork()
+            if pid == 0:
+                sys.exit(0)
+            os.waitpid(pid, 0)
+            print(dtlab.launch(nothing, 1, start_method="spawn"))
+    """
+    script = tmp_path / "forks.py"
+    script.write_text(textwrap.dedent(code))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[0]\n", done.stderr
+
+
 def nested():
     return list(dtlab.launch(os.getppid, 2, echo=False)), os.getpid()
 

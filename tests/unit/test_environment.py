@@ -150,6 +150,13 @@ def test_sagemaker_contradictions_come_in_one_error():
     assert "SM_HOSTS" in complaint({"SM_HOSTS": "algo-1", "SM_CURRENT_HOST": "algo-1"})
 
 
+@pytest.mark.parametrize("port", ["0", "-5", "70000"])
+def test_a_sagemaker_port_that_is_none_is_refused(port):
+    assert f"SM_MASTER_PORT={port} is not a port (1 to 65535)" in complaint(
+        {**SAGEMAKER, "SM_MASTER_PORT": port}
+    )
+
+
 def test_fewer_ranks_than_sagemaker_gpus_is_noted():
     m = detect({**SAGEMAKER, **OMPI})
     assert (m.rank, m.master_addr, m.master_port) == (3, "algo-1", 7777)
