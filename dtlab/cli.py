@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import get_args
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.config import Dict
 
 from dtlab import __version__
@@ -42,7 +43,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if tokens is None else tokens)
     try:
         file = _config_file(words)
-        app.config = file
+        app.config = _whole_numbers if file is None else (file, _whole_numbers)
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
         if file is None and bound.arguments.get("config_file") is not None:
             raise UserError(
@@ -67,6 +68,8 @@ def guarded(call) -> int:
         return 130
     except BrokenPipeError:
         return 1
+    except OSError as error:  # a full disk, a folder without rights, a name that is too long
+        return _refuse(error)
     except Exception as error:
         from dtlab.ranks.report import RankError  # imported late: it brings torch
 
@@ -92,6 +95,28 @@ def _config_file(words: list[str]) -> Dict | None:
     from dtlab.commands.config_file import read_config_file
 
     return Dict({"train": read_config_file(words[1])}, source=words[1])
+
+
+def _whole_numbers(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Refuse 1.5 where a whole number belongs, from flags and file alike: cyclopts would round it."""
+    for argument in arguments:
+        if not _holds_whole_numbers(argument.hint):
+            continue
+        for token in argument.tokens:
+            if "." not in token.value:
+                continue
+            try:
+                is_whole = float(token.value).is_integer()
+            except ValueError:
+                continue  # cyclopts says so better
+            if not is_whole:
+                field = argument.name.lstrip("-").replace("-", "_")
+                raise UserError(f"{field} = {token.value}: give a whole number")
+
+
+def _holds_whole_numbers(hint: object) -> bool:
+    inner = get_args(hint)
+    return hint is int or (bool(inner) and all(h in (int, type(None), ...) for h in inner) and int in inner)
 
 
 if __name__ == "__main__":

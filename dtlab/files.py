@@ -12,11 +12,26 @@ from dtlab.errors import UserError
 
 
 @contextmanager
+def _one_line(path: Path, field: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"{field} = {str(path)!r}: {reason}; name a place that can be written") from None
+
+
+def _is_direct(path: Path) -> bool:
+    """Whether ``path`` exists and is no file or folder, so that another file must not take its name."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+@contextmanager
 def appears_whole(path: Path, field: str) -> Iterator[Path]:
     """Yield a path beside ``path`` to write to; it takes its name when the block ends without an error.
 
     ``field`` is what the user calls the path. A folder is written the same way: make it in the block. An
-    existing file or folder of that name is replaced.
+    existing file or folder of that name is replaced, a link is followed. What is neither file nor folder (a
+    device, a named pipe) is written to directly.
 
     Raises:
         UserError: the place cannot be written.
@@ -24,16 +39,22 @@ def appears_whole(path: Path, field: str) -> Iterator[Path]:
     >>> with appears_whole(Path("report.json"), "report") as beside:  # doctest: +SKIP
     ...     beside.write_text("{}")
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with _one_line(path, field):
+        is_direct = _is_direct(path)
+        place = path if is_direct else Path(os.path.realpath(path))
+    if is_direct:
+        with _one_line(path, field):
+            yield place
+        return
+    name = place.name if len(os.fsencode(place.name)) < 200 else place.name[:40]  # a name has 255 bytes
+    beside = place.with_name(f".{name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield beside
-        if beside.is_dir() and path.is_dir():
-            shutil.rmtree(path)
-        os.replace(beside, path)
-    except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"{field} = {str(path)!r}: {reason}; name a place that can be written") from None
+        with _one_line(path, field):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            yield beside
+            if beside.is_dir() and place.is_dir():
+                shutil.rmtree(place)
+            os.replace(beside, place)
     finally:
         with suppress(OSError):
             beside.unlink()
@@ -46,9 +67,16 @@ def require_writable(path: Path, field: str) -> None:
     Raises:
         UserError: ``path`` is a folder, or its nearest existing parent cannot be written.
     """
-    if path.is_dir():
-        raise UserError(f"{field} = {str(path)!r}: is a folder; name a file")
-    parent = path.parent
+    with _one_line(path, field):
+        if path.is_dir():
+            raise UserError(f"{field} = {str(path)!r}: is a folder; name a file")
+        if _is_direct(path):
+            if not os.access(path, os.W_OK):
+                raise UserError(f"{field} = {str(path)!r}: cannot be written; name another place")
+            return
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()  # a name that is too long
+        parent = Path(os.path.realpath(path)).parent
     while not os.path.lexists(parent):
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):

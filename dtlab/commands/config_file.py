@@ -22,7 +22,7 @@ def read_config_file(name: str) -> dict[str, Any]:
     """
     path = Path(name)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UserError(
             f"config file = {name!r}: {error.strerror}; name a TOML file, for example examples/flights.toml"

@@ -38,6 +38,8 @@ def cost(
     """
     if not 0 <= hours < float("inf"):
         raise UserError(f"hours = {hours}: give 0 or more")
+    if hours * 3600 > billing.MOST_SECONDS:
+        raise UserError(f"hours = {hours}: is more than a thousand years; give the hours of one run")
     bill = billing.cost(instance, hours * 3600, count=count, kind=kind, region=region)
     if not json:
         print(bill.line())

@@ -86,9 +86,11 @@ def train(
             grace=config.checkpoint.grace_seconds,
         )
         outcome = results[0]
-    if report is not None:
-        write_json(report, outcome)
-    print(summary(outcome))
+    try:
+        print(summary(outcome), flush=True)  # first: a report that cannot be written takes nothing with it
+    finally:
+        if report is not None:
+            write_json(report, outcome)
     return exit_code(outcome)
 
 

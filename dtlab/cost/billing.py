@@ -15,6 +15,8 @@ from dtlab.cost.prices import Price
 from dtlab.errors import UserError
 
 MINIMUM_SECONDS = 60.0
+MOST_SECONDS = 1000 * 365 * 86400.0
+MOST_INSTANCES = 1_000_000
 # SageMaker publishes no spot price; savings of 54 to 78 % were logged, so the fraction is the user's to set.
 DEFAULT_SPOT_FRACTION = 0.35
 BillKind = Literal["sagemaker", "ec2", "spot"]
@@ -94,8 +96,12 @@ def cost(
         raise UserError(f"seconds={seconds!r} is not a number: give the seconds of use")
     if not math.isfinite(seconds) or seconds < 0:
         raise UserError(f"seconds={seconds!r} is not a time: give 0 or more")
+    if seconds > MOST_SECONDS:
+        raise UserError(f"seconds={seconds:g} is more than a thousand years: give the seconds of use")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UserError(f"count={count!r} is not a number of instances: give a whole number of 1 or more")
+    if count > MOST_INSTANCES:
+        raise UserError(f"count={str(count)[:20]} is too many instances: give {MOST_INSTANCES:,} or fewer")
     billed = 0.0 if seconds == 0 else max(float(seconds), MINIMUM_SECONDS)
     price = _hourly_price(found, kind, region, spot_fraction)
     if price.covers == "gpu":

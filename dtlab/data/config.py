@@ -72,6 +72,8 @@ class DataConfig:
         for name in ("hash_buckets", "rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.{name} = {getattr(self, name)!r}: must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"data.seed = {self.seed!r}: must not be negative")
 
     @property
     def folder(self) -> Path:

@@ -264,6 +264,8 @@ class GlobalBatchSampler:
             "position": self.position,
             "num_samples": self.num_samples,
             "global_batch": self.global_batch,
+            "shuffle": int(self.shuffle),
+            "tail (0: keep, 1: drop)": int(self.tail == "drop"),
             "checksum of the weights": 0 if self.weights is None else zlib.crc32(self.weights.tobytes()),
         }
 

@@ -8,6 +8,7 @@ on the same number of ranks bit for bit, on another with the same samples.
 from __future__ import annotations
 
 import copy
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.cost import billing
+from dtlab.errors import UserError
 from dtlab.parallel.ddp import unwrap
 from dtlab.ranks.worlds import World, world
 from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
 from dtlab.train.config import TrainConfig
 from dtlab.train.meter import Reading
+from dtlab.train.non_finite import NonFiniteError
 from dtlab.train.notice import EC2, SpotNotice
 from dtlab.train.outcome import finished_report, stopped_report
 from dtlab.train.package import save_package
@@ -29,7 +32,7 @@ from dtlab.train.record import Record, environment, git_state
 from dtlab.train.resume import CHECKPOINTS, MODEL, changes, run_folder
 from dtlab.train.signals import StopSignals
 from dtlab.train.stopping import EarlyStopping
-from dtlab.train.tasks import Split, TableTask, TextTask, load_task
+from dtlab.train.tasks import Split, TableTask, TextMetrics, TextTask, load_task
 from dtlab.train.trainer import EpochResult
 from dtlab.train.watch import Watch
 
@@ -126,6 +129,8 @@ class Job:
             test = self._evaluate("test")
         except _Stopped:
             return self._stop()
+        except NonFiniteError as error:
+            raise UserError(f"{error} (optim.lr = {self.config.optim.lr:g})") from error
         report = self.world.broadcast(finished_report(self, test))
         if self.world.is_main and self.folder:
             model = unwrap(self.parts.trainer.model)
@@ -226,6 +231,8 @@ class Job:
         name = f"{label}, epoch {loader.sampler.epoch + 1}"
         self.watch.begin()
         result = self.parts.trainer.train_epoch(loader, label=name, max_steps=max_steps, watch=self.watch)
+        if not math.isfinite(result.loss):
+            raise self._lost("the mean loss of the epoch is not finite")
         if result.finished:
             self._close(result, label)
         self._boundary()
@@ -248,7 +255,15 @@ class Job:
         )
         if metrics is None:
             raise _Stopped
+        loss = metrics.loss if isinstance(metrics, TextMetrics) else metrics.log_loss
+        if math.isnan(loss) and metrics.rows:
+            raise self._lost(f"the model's scores of the {split} rows are not numbers (nan)")
         return metrics
+
+    def _lost(self, what: str) -> UserError:
+        """The error of a run whose weights or losses are no longer numbers; the same on every rank."""
+        step = self.state["steps_before"] + self.parts.trainer.steps_done
+        return UserError(f"step {step}: {what}; lower optim.lr = {self.config.optim.lr:g}, or set optim.clip")
 
     def _boundary(self) -> None:
         if self.watch.boundary():

@@ -25,7 +25,7 @@ class Metrics:
     """What evaluation says of a model, equal on every rank."""
 
     auc: float
-    """Area under the ROC curve; nan when only one class is present."""
+    """Area under the ROC curve; nan when only one class is present or a score is nan."""
     log_loss: float
     """Mean log loss in nats."""
     rows: int
@@ -112,8 +112,8 @@ def evaluate(
 
 
 def binary_auc(logits: Tensor, labels: Tensor) -> float:
-    """Exact area under the ROC curve of one class against the other; nan when a class is missing."""
-    if len(labels) == 0 or bool((labels == labels[0]).all()):
+    """Exact area under the ROC curve of one class against the other; nan without a class, or for a nan."""
+    if len(labels) == 0 or bool((labels == labels[0]).all()) or bool(logits.isnan().any()):
         return float("nan")
     from torchmetrics.functional.classification import binary_auroc  # a second of imports: only where needed
 

@@ -25,6 +25,9 @@ def predict(
 
     from dtlab.data.parquet import read_features
 
+    if batch < 1:
+        raise UserError(f"batch = {batch}: must be at least 1")
+    _require_apart(parquet, output)
     require_writable(output, "output")
     package = load_package(checkpoint)
     if package.features is None:
@@ -33,7 +36,29 @@ def predict(
     table = read_features(parquet, package.features, row_numbers=not named_by_user)
     scores = score(package.model, table, batch=batch)
     assert scores is not None, "predict runs in one process"
+    unknown = int(scores["logits"].isnan().sum())
+    if unknown:
+        raise UserError(
+            f"checkpoint = {str(checkpoint)!r}: {unknown:,} of {len(scores):,} scores are not numbers (nan); "
+            "train again with a lower optim.lr"
+        )
     columns = {"id": scores.ids.numpy(), "score": torch.sigmoid(scores["logits"].double()).numpy()}
     with appears_whole(output, "output") as beside:
         pq.write_table(pa.table(columns), beside)
     return len(scores)
+
+
+def _require_apart(parquet: Path, output: Path) -> None:
+    """Refuse an output that would replace the rows it is made from, or be read as one of their shards."""
+    try:
+        source, target = parquet.resolve(), output.resolve()
+        same = source == target or (target.exists() and source.exists() and source.samefile(target))
+        inside = source.is_dir() and target.is_relative_to(source)
+    except OSError as error:
+        raise UserError(f"output = {str(output)!r}: {error.strerror}; name another file") from None
+    if same:
+        raise UserError(f"output = {str(output)!r}: is the file to be scored; name another file")
+    if inside:
+        raise UserError(
+            f"output = {str(output)!r}: lies in the folder to be scored, {str(parquet)!r}; name another"
+        )

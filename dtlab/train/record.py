@@ -7,6 +7,7 @@ after it what happened, the last one how it ended. Only rank 0 writes.
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -88,7 +89,7 @@ class Record:
         if self._file is None:
             return
         line = {"event": event, "seconds": round(time.monotonic() - self._start, 3), **values}
-        self._file.write(json.dumps(line, default=str) + "\n")
+        self._file.write(json.dumps(_finite(line), default=str) + "\n")
         self._file.flush()
 
     def close(self) -> None:
@@ -97,11 +98,20 @@ class Record:
             self._file = None
 
 
+def _finite(value: Any) -> Any:
+    """``value`` with None for nan and infinities, which JSON does not know."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
 def write_json(path: Path, values: dict[str, Any], field: str = "report") -> None:
-    """Write ``values`` to ``path`` whole or not at all.
+    """Write ``values`` to ``path`` whole or not at all; a figure that is not finite becomes null.
 
     Raises:
         UserError: the place cannot be written.
     """
     with appears_whole(path, field) as beside:
-        beside.write_text(json.dumps(values, indent=2, default=str) + "\n", encoding="utf-8")
+        beside.write_text(json.dumps(_finite(values), indent=2, default=str) + "\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 """Your own Parquet from the command line: train on two ranks, then score the file with the trained model."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from dtlab.cli import main
+from dtlab.data.evaluate import ById
+from dtlab.errors import UserError
 from dtlab.train.metrics import binary_auc
 
 ROWS = 6_000
@@ -137,3 +140,59 @@ def test_prediction_without_the_id_column_is_refused_unless_row_numbers_are_aske
     assert not scores.exists()
     assert main(["predict", run, str(nameless), "--output", str(scores), "--row-numbers"]) == 0
     assert pq.read_table(scores)["id"].to_pylist() == list(range(ROWS))
+
+
+def test_prediction_never_writes_over_its_rows_and_never_writes_nan(parquet, tmp_path, capfd):
+    report_file, rows = tmp_path / "report.json", tmp_path / "rows"
+    words = [*flags(parquet, tmp_path), "--run.max-steps", "2"]
+    assert main(["train", *words, "--report", str(report_file)]) == 0
+    run = json.loads(report_file.read_text())["run"]
+    rows.mkdir()
+    shard = rows / "part.parquet"
+    shard.write_bytes(parquet.read_bytes())
+    (tmp_path / "link.parquet").symlink_to(shard)
+
+    def refusal(*words: str) -> str:
+        capfd.readouterr()
+        assert main(["predict", run, *words]) == 2
+        return capfd.readouterr().err
+
+    assert "is the file to be scored" in refusal(str(shard), "--output", str(shard))
+    assert "is the file to be scored" in refusal(str(shard), "--output", str(tmp_path / "link.parquet"))
+    assert "lies in the folder" in refusal(str(rows), "--output", str(rows / "scores.parquet"))
+    assert "batch = 0" in refusal(str(shard), "--output", str(tmp_path / "s"), "--batch", "0")
+    assert shard.read_bytes() == parquet.read_bytes()
+    assert [entry.name for entry in rows.iterdir()] == ["part.parquet"]
+
+    def score(model, table, **_):
+        return ById(torch.arange(2), {"logits": torch.tensor([0.5, math.nan]), "labels": torch.zeros(2)})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dtlab.train.predict.score", score)
+        assert "1 of 2 scores are not numbers" in refusal(str(shard), "--output", str(tmp_path / "s"))
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    "batch", ["256", "100000"]
+)  # the loss of a later step is nan, or only the scores are
+def test_run_whose_model_leaves_the_numbers_fails_with_step_and_rate(parquet, tmp_path, capfd, batch):
+    words = [*flags(parquet, tmp_path), "--optim.lr", "1e30"]
+    words[words.index("--optim.global-batch") + 1] = batch
+    assert main(["train", *words]) == 2
+    err = capfd.readouterr().err
+    assert "step " in err
+    assert "Traceback" not in err
+    assert "optim.lr = 1e+30" in err
+
+
+def test_summary_is_printed_when_the_report_cannot_be_written(parquet, tmp_path, capfd, monkeypatch):
+    def fails(*_):
+        raise UserError("report = 'r': No space left on device")
+
+    monkeypatch.setattr("dtlab.train.record.write_json", fails)
+    words = [*flags(parquet, tmp_path), "--run.max-steps", "2", "--report", str(tmp_path / "r")]
+    assert main(["train", *words]) == 2
+    captured = capfd.readouterr()
+    assert "samples seen" in captured.out
+    assert "No space left" in captured.err

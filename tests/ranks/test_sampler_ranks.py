@@ -91,6 +91,8 @@ def disagree():
         found["seed"] = refusal(lambda: iter(sampler(seed=5 + w.rank)))
         found["rows"] = refusal(lambda: iter(sampler(num_samples=8 + w.rank)))
         found["weights"] = refusal(lambda: iter(sampler(weights=np.arange(8) + w.rank)))
+        found["shuffle"] = refusal(lambda: iter(sampler(shuffle=w.rank == 0)))
+        found["tail"] = refusal(lambda: iter(sampler(tail=("keep", "drop")[w.rank])))
         found["rank"] = refusal(lambda: iter(sampler(rank=0, world_size=2)))
 
         # Ranks that agree go on in the same group, and see all samples once.
@@ -109,6 +111,8 @@ def test_ranks_that_disagree_are_told_the_value_of_each_rank():
     assert found["seed"].startswith("ranks disagree on the sampler's seed: {0: 5, 1: 6}")
     assert "num_samples: {0: 8, 1: 9}" in found["rows"]
     assert "weights" in found["weights"]
+    assert "shuffle: {0: 1, 1: 0}" in found["shuffle"]
+    assert "tail (0: keep, 1: drop): {0: 0, 1: 1}" in found["tail"]
     assert "the sampler's rank is {0: 0, 1: 0}" in found["rank"]
     assert "built for a world of 1, but the group has 2 ranks" in found["built before the group"]
     assert alone == 2

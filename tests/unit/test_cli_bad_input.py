@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dtlab.cli import main
+from dtlab.cli import guarded, main
 
 
 def refused(capsys, *words: str) -> str:
@@ -56,6 +56,10 @@ def test_key_where_a_table_belongs(capsys, tmp_path):
         (["--run.seed", "-3"], ["run.seed", "-3"]),
         (["--data.test-fraction", "1.5"], ["data.test_fraction", "1.5"]),
         (["--run.engine", "horovod"], ["engine", "horovod", "by_hand"]),
+        (["--nproc", "1.5"], ["nproc", "1.5", "whole"]),
+        (["--optim.global-batch", "1.5"], ["optim.global_batch", "1.5", "whole"]),
+        (["--run.max-steps=2.5"], ["run.max_steps", "2.5", "whole"]),
+        (["--data.seed", "-1"], ["data.seed", "-1"]),
         (["--nproc", "two"], ["nproc", "two"]),
         (["--optim.lrr", "1"], ["--optim.lrr", "--optim.lr"]),
     ],
@@ -69,6 +73,44 @@ def test_value_in_the_file_that_the_configuration_refuses(capsys, tmp_path):
     line = refused(capsys, "train", config(tmp_path, "[optim]\nlr = -0.5\n"))
     assert "optim.lr" in line
     assert "-0.5" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[optim]\nglobal_batch = 1.5\n", ["optim.global_batch", "1.5"]),
+        ("[model]\nhidden = [64, 1.7]\n", ["model.hidden", "1.7"]),
+        ("\ufeff[optim]\nglobal_batch = 0\n", ["optim.global_batch", "0"]),  # an editor's byte order mark
+    ],
+)
+def test_whole_number_in_the_file_is_not_rounded(capsys, tmp_path, text, named):
+    line = refused(capsys, "train", config(tmp_path, text))
+    assert all(word in line for word in named), line
+
+
+def test_whole_number_may_be_written_with_a_point(capsys, tmp_path):
+    line = refused(
+        capsys, "train", config(tmp_path, "[optim]\nglobal_batch = 64.0\nlr = 0.5\n"), "--nproc", "0"
+    )
+    assert "nproc" in line
+
+
+@pytest.mark.parametrize(("flag", "value"), [("hours", "1e27"), ("count", "9" * 30), ("count", "1.5")])
+def test_price_of_a_use_that_cannot_be(capsys, flag, value):
+    assert flag in refused(capsys, "cost", "ml.g5.12xlarge", f"--{flag}", value)
+
+
+def test_fault_of_the_system_is_one_line(capsys):
+    def fails():
+        raise OSError(28, "No space left on device", "/somewhere/file")
+
+    assert guarded(fails) == 2
+    assert "No space left" in capsys.readouterr().err
+
+    def closed():
+        raise BrokenPipeError
+
+    assert guarded(closed) == 1
 
 
 def test_text_where_the_file_needs_a_number(capsys, tmp_path):

@@ -1,6 +1,8 @@
 """The small parts of the training core, each alone in one process."""
 
+import json
 import math
+import os
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from dtlab.data.batch import Batch
 from dtlab.data.loader import Loader
 from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.errors import UserError
+from dtlab.files import require_writable
 from dtlab.train.config import DataConfig, OptimConfig, RunConfig, TrainConfig
 from dtlab.train.losses import MeanLoss
 from dtlab.train.metrics import binary_auc, evaluate
@@ -90,6 +93,7 @@ def test_auc_counts_pairs_also_for_logits_that_a_float32_sigmoid_would_tie():
     labels = torch.tensor([0.0, 1.0, 0.0, 1.0])
     assert binary_auc(logits, labels) == pytest.approx(3 / 4)
     assert math.isnan(binary_auc(logits, torch.ones(4)))
+    assert math.isnan(binary_auc(torch.tensor([math.nan, 1.0, 2.0, 3.0]), labels))
     tied = torch.zeros(4)
     assert binary_auc(tied, labels) == pytest.approx(0.5)
 
@@ -119,6 +123,45 @@ def test_json_is_written_whole_or_refused(tmp_path):
     assert [p.name for p in (tmp_path / "deep").iterdir()] == ["report.json"]
     with pytest.raises(UserError, match="report = "):
         write_json(tmp_path / "deep" / "report.json" / "x.json", {})
+
+
+def test_report_through_a_link_or_into_a_pipe_leaves_link_and_pipe(tmp_path):
+    link, pipe = tmp_path / "link.json", tmp_path / "pipe"
+    link.symlink_to("target.json")
+    require_writable(link, "report")
+    write_json(link, {"a": 1})
+    assert link.is_symlink()
+    assert json.loads((tmp_path / "target.json").read_text()) == {"a": 1}
+
+    os.mkfifo(pipe)
+    require_writable(pipe, "report")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_json(pipe, {"a": 1})
+        assert json.loads(os.read(reader, 1000)) == {"a": 1}
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_name_that_is_too_long_is_refused_and_the_longest_one_written(tmp_path):
+    with pytest.raises(UserError, match=r"report = .*too long"):
+        require_writable(tmp_path / ("x" * 300), "report")
+    with pytest.raises(UserError, match=r"report = .*too long"):
+        write_json(tmp_path / ("x" * 300), {})
+    longest = tmp_path / ("x" * 255)
+    require_writable(longest, "report")
+    write_json(longest, {})
+    assert longest.exists()
+
+
+def test_figures_that_are_not_finite_are_null_in_json(tmp_path):
+    write_json(tmp_path / "r.json", {"auc": math.nan, "deep": [{"loss": math.inf}, 1.5], "rows": 3})
+    assert json.loads((tmp_path / "r.json").read_text()) == {
+        "auc": None,
+        "deep": [{"loss": None}, 1.5],
+        "rows": 3,
+    }
 
 
 def test_record_without_a_folder_keeps_quiet():
