@@ -18,8 +18,8 @@ TAIL_LIMIT = 64 << 10  # bytes from the end that it keeps besides
 CELL_LIMIT = 1 << 20  # bytes per rank that go into one notebook cell
 _LINE_LIMIT = 64 << 10  # an unfinished line longer than this is shown in pieces
 
-# torch warns so on a machine without name service, on every rank; nothing is wrong. The file keeps the line.
-_NOISE = b"The hostname of the client socket cannot be retrieved"
+# torch warns so on a machine without name service, on every rank; nothing is wrong.
+_NOISE = re.compile(rb"[^\n]*The hostname of the client socket cannot be retrieved[^\n]*\n")
 
 _PREFIXED = re.compile(r"\[Rank \d+\]")
 
@@ -41,6 +41,7 @@ class RankOutput:
 
     def feed(self, data: bytes) -> None:
         """Take what was read from the pipe: keep it, and print the lines that it completes."""
+        data = _NOISE.sub(b"", data)
         self._keep(data)
         if not self._echo:
             return
@@ -85,8 +86,6 @@ class RankOutput:
     def _show(self, lines: list[bytes]) -> None:
         shown: list[str] = []
         for raw in lines:
-            if _NOISE in raw:
-                continue
             line = _visible(raw.decode("utf-8", "replace"))
             if self._room is not None:
                 self._room -= len(line)
