@@ -19,7 +19,8 @@ CELL_LIMIT = 1 << 20  # bytes per rank that go into one notebook cell
 _LINE_LIMIT = 64 << 10  # an unfinished line longer than this is shown in pieces
 
 # torch warns so on a machine without name service, on every rank; nothing is wrong.
-_NOISE = re.compile(rb"[^\n]*The hostname of the client socket cannot be retrieved[^\n]*\n")
+_NOISE = re.compile(rb"^\[W[^\n]*The hostname of the client socket cannot be retrieved[^\n]*\n", re.M)
+_NOISE_LIMIT = 512  # bytes of an unfinished line that may still become that warning
 
 _PREFIXED = re.compile(r"\[Rank \d+\]")
 
@@ -37,11 +38,18 @@ class RankOutput:
         self._tail: collections.deque[bytes] = collections.deque()
         self._tail_size = 0
         self._pending = b""
+        self._held = b""
         self._room = CELL_LIMIT if _in_notebook() else None
 
     def feed(self, data: bytes) -> None:
         """Take what was read from the pipe: keep it, and print the lines that it completes."""
-        data = _NOISE.sub(b"", data)
+        data, self._held = self._held + data, b""
+        start = data.rfind(b"\n") + 1
+        if data[start : start + 2] == b"[W" and len(data) - start < _NOISE_LIMIT:
+            data, self._held = data[:start], data[start:]
+        self._take(_NOISE.sub(b"", data))
+
+    def _take(self, data: bytes) -> None:
         self._keep(data)
         if not self._echo:
             return
@@ -55,6 +63,8 @@ class RankOutput:
         """Print an unfinished last line and finish the file."""
         if self._file.closed:
             return
+        held, self._held = self._held, b""
+        self._take(held)
         if self._pending:
             self._show([self._pending])
             self._pending = b""
