@@ -65,7 +65,6 @@ def wait_share(table: Batch, cardinalities: tuple[int, ...], num_dense: int, *, 
 
 def main() -> None:
     """Measure and report."""
-    torch.set_num_threads(1)  # as on a rank that shares two cores with another
     say("loading flights ...")
     dataset = load_dataset(DataConfig(name="flights"))
     table = dataset.train
@@ -73,6 +72,11 @@ def main() -> None:
     ours = Loader(table, GlobalBatchSampler(len(table), BATCH), prefetch=0)
     ahead = Loader(table, GlobalBatchSampler(len(table), BATCH), prefetch=2)
     say("batches of the DataLoader and of the Loader, in turn ...")
+    default_threads = torch.get_num_threads()
+    *_, with_default_threads = paired_medians(
+        lambda: seconds_per_row(plain, PLAIN_BATCHES), lambda: seconds_per_row(ours), REPEATS
+    )
+    torch.set_num_threads(1)  # as on a rank that shares two cores with another
     plain_row, our_row, ratio = paired_medians(
         lambda: seconds_per_row(plain, PLAIN_BATCHES), lambda: seconds_per_row(ours), REPEATS
     )
@@ -90,6 +94,7 @@ def main() -> None:
     }
     figures: dict[str, Figure] = {
         "rows_over_dataloader": ratio,
+        "rows_over_dataloader_default_threads": with_default_threads,
         "wait_share": shares[0],
         "wait_share_prefetch_2": shares[2],
         "rows_over_by_hand": over_by_hand,
@@ -101,6 +106,7 @@ def main() -> None:
     row_bytes = sum(c.numel() * c.element_size() for c in table.columns().values()) // len(table)
     notes = [
         f"{len(table)} rows of {row_bytes} bytes, batch {BATCH}, one process, one thread",
+        f"  (rows_over_dataloader_default_threads: {default_threads}, which other work on the cores slows)",
         f"rows_over_dataloader: an epoch of Loader(prefetch=0) over the first {PLAIN_BATCHES} batches of",
         "  DataLoader(TensorDataset, shuffle=True), in rows/s; target >= 15",
         f"wait_share: of {STEPS} DeepFM + AdamW steps, prefetch=0 as the trainer's default; target < 0.03",
