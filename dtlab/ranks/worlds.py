@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from dtlab.errors import DtlabWarning, UserError
-from dtlab.ranks import agreement, late, leaving, logs, meeting, recorder, seeds, stores
+from dtlab.ranks import agreement, allocator, late, leaving, logs, meeting, recorder, seeds, stores
 from dtlab.ranks.devices import choose_backend, choose_device
 from dtlab.ranks.environment import Membership, detect, loopback_interface
 
@@ -78,6 +78,8 @@ class World:
         self._owns_group, self._owns_recorder = owns_group, owns_recorder
         self._restore = dict(restore or {})
         self._left = False
+        if device.type == "cpu":
+            allocator.keep_freed_memory()
 
     @property
     def is_main(self) -> bool:
