@@ -158,9 +158,9 @@ def main() -> None:
         [
             "speedup_2_ranks: samples/s of two ranks / twice one rank; share_of_limit is held against 0.90.",
             "limit_over_two: two processes that share nothing / twice one rank: the machine's own loss.",
-            f"What holds the other {1 - share:.0%}: {1 - in_step:.0%} is waiting for the rank that is slower in",
-            "a step (in_step: one number is reduced, no gradient). One step taken apart: wait (for the slower",
-            "rank, with a barrier) and all_reduce. copy would be one more: data_parallel's gradients are views.",
+            f"What holds the other {1 - share:.0%}: {1 - in_step:.0%} is waiting for the rank that is slower",
+            "in a step (in_step: one number is reduced, no gradient). One step taken apart: wait (for the",
+            "slower rank, with a barrier) and all_reduce; copy would be one more, but gradients are views.",
         ],
     )
 
