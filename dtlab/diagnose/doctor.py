@@ -24,9 +24,12 @@ class Report:
 
     Attributes:
         lines: findings in order.
+        good, bad: what the last line says when nothing FAILs, and when something does.
     """
 
     lines: tuple[Line, ...]
+    good: str = "ready"
+    bad: str = "not ready"
 
     @property
     def ok(self) -> bool:
@@ -47,10 +50,10 @@ class Report:
         """The last line in words."""
         counts = self.counts
         if not self.ok:
-            return f"not ready: {counts[FAIL]} of {len(self.lines)} checks failed"
+            return f"{self.bad}: {counts[FAIL]} of {len(self.lines)} checks failed"
         if counts[WARN]:
-            return f"ready, with {counts[WARN]} warning{'s' if counts[WARN] > 1 else ''}"
-        return "ready"
+            return f"{self.good}, with {counts[WARN]} warning{'s' if counts[WARN] > 1 else ''}"
+        return self.good
 
     def to_json(self) -> str:
         """One JSON object: ``ok``, ``counts``, ``lines``."""
