@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from dtlab.errors import UserError
+from dtlab.ranks.host_memory import container_limit
 
 GiB = 2**30
 OK, WARN, FAIL = "OK", "WARN", "FAIL"
@@ -136,24 +137,13 @@ def cores() -> list[Line]:
 
 def memory() -> list[Line]:
     system = psutil.virtual_memory()
-    limit = _container_limit()
+    limit = container_limit()
     total = min(system.total, limit) if limit else system.total
     where = " (limit of the container)" if limit and limit < system.total else ""
     value = f"{total / GiB:.1f} GiB{where}, {min(system.available, total) / GiB:.1f} GiB free"
     if min(system.available, total) < 2 * GiB:
         return [Line(WARN, "memory", value, "close other programs: a lesson with 4 ranks needs about 2 GiB")]
     return [Line(OK, "memory", value)]
-
-
-def _container_limit() -> int | None:
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 2**60:
-            return int(text)
-    return None
 
 
 def shared_memory(path: str = "/dev/shm") -> list[Line]:

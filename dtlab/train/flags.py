@@ -1,4 +1,4 @@
-"""Facts that one rank learns and all must act on: stop, save now, out of memory, budget spent (lesson 12).
+"""Facts that one rank learns and all must act on: stop, save now, budget spent, not finite (lesson 12).
 
 - All flags travel together, in one tiny all-reduce, and not in every step: on a CPU it costs a third of a
   millisecond, a tenth or more of a short step. So they travel every k steps, k chosen by all ranks together
@@ -21,7 +21,7 @@ from dtlab.ranks import agreement
 
 __all__ = ["NAMES", "Flags"]
 
-NAMES = ("stop", "checkpoint", "budget", "out_of_memory", "not_finite")
+NAMES = ("stop", "checkpoint", "budget", "not_finite")
 _HEAD = 2  # in front of the flags: the count, and the seconds of a step
 _MOST_STEPS = 100_000
 
