@@ -15,6 +15,9 @@ PYTHON ?=
 TORCH_INDEX ?=
 LAB_ARGS ?=
 NPROC ?= 2
+# Test processes, and notebooks, at a time. Many tests wait for a timeout, so more of them than cores pay.
+TEST_JOBS ?= 3
+NOTEBOOK_JOBS ?= 2
 export PYTHON TORCH_INDEX
 
 # .venv is made again only when pyproject.toml or the lock changes. A stamp's name holds their checksum, so a run
@@ -72,7 +75,7 @@ types: $(DEV) ## mypy
 
 pytest: $(DEV) ## the tests without the notebooks
 	@echo "== tests"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile
 
 notebooks: $(DEV) ## build notebooks/*.ipynb and notebooks/solutions/*.ipynb from notebooks/src
 	$(BIN)/python -m dtlab.course build
@@ -80,7 +83,7 @@ notebooks: $(DEV) ## build notebooks/*.ipynb and notebooks/solutions/*.ipynb fro
 notebooks-test: $(DEV) ## compare notebooks with their sources, then run them all under nbval without network
 	@echo "== notebooks"
 	@$(BIN)/python -m dtlab.course verify
-	@$(BIN)/python -m dtlab.course run --no-network
+	@$(BIN)/python -m dtlab.course run --no-network --jobs $(NOTEBOOK_JOBS)
 
 bench: $(BENCH) ## the benchmarks, one table each (they stay out of CI)
 	@for file in $$(grep -l __main__ benchmarks/*.py); do \

@@ -56,8 +56,9 @@ def run(
     solutions: bool = False,
     no_network: Annotated[bool, Parameter(negative=())] = False,
     limits: Annotated[bool, Parameter(negative=())] = False,
+    jobs: int = 1,
 ) -> int:
-    """Execute notebooks under nbval, one after the other; both kinds when neither is named.
+    """Execute notebooks under nbval; both kinds when neither is named.
 
     Parameters
     ----------
@@ -71,12 +72,19 @@ def run(
         Cut the network, loopback stays up.
     limits
         Fail when a solution takes more than 30 s or the learners' notebooks more than 10 s on average.
+    jobs
+        Notebooks at a time. With more than one the whole takes less and each notebook more.
     """
     from dtlab.course.run import run as run_notebooks
 
     both = learner == solutions
     return run_notebooks(
-        lessons, learner=learner or both, solutions=solutions or both, no_network=no_network, limits=limits
+        lessons,
+        learner=learner or both,
+        solutions=solutions or both,
+        no_network=no_network,
+        limits=limits,
+        jobs=jobs,
     )
 
 

@@ -1,7 +1,8 @@
 """Executes notebooks under nbval as CI does, and prints what each took.
 
-- One notebook after the other, each in a fresh kernel; only cells tagged `nbval-check-output` are compared,
-  and only in solutions. Solutions run in strict mode: a check that is still to do fails.
+- One notebook after the other (or `jobs` at a time, each under a pytest of its own), each in a fresh kernel;
+  only cells tagged `nbval-check-output` are compared, and only in solutions. Solutions run in strict mode: a
+  check that is still to do fails.
 - A notebook that executed no code cell, or finished faster than a kernel can start, fails: something that
   does nothing must not look green.
 """
@@ -14,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dtlab.course.build import CELL_TIMEOUT_SECONDS, course_environment
 from dtlab.course.offline import offline_command
@@ -34,33 +36,41 @@ def run(
     solutions: bool = True,
     no_network: bool = False,
     limits: bool = False,
+    jobs: int = 1,
     root: Path | None = None,
 ) -> int:
     """Run the notebooks of these lessons (all when none is named); 0 when all passed, else 1.
 
     With `limits=True`, a solution over 30 s or learners' notebooks over 10 s on average fail too; otherwise
-    that is only printed. Raises UserError when a notebook is not built.
+    that is only printed. `jobs`: notebooks at a time; more than one makes the whole faster and each slower.
+    Raises UserError when a notebook is not built, and for less than one job.
     """
+    if jobs < 1:
+        raise UserError(f"jobs: {jobs}; give 1 or the number of notebooks to run at a time")
     chosen = lessons(tuple(numbers), root)
     if not chosen:
         raise UserError("no lesson to run: notebooks/src holds no NN_slug.py")
     problems: list[str] = []
     if learner:
-        problems += _run_kind("learner", [lesson.learner_path for lesson in chosen], no_network, limits)
+        problems += _run_kind("learner", [lesson.learner_path for lesson in chosen], no_network, limits, jobs)
     if solutions:
-        problems += _run_kind("solution", [lesson.solution_path for lesson in chosen], no_network, limits)
+        paths = [lesson.solution_path for lesson in chosen]
+        problems += _run_kind("solution", paths, no_network, limits, jobs)
     print("\n".join(problems) or "all notebooks passed")
     return 1 if problems else 0
 
 
-def _run_kind(kind: str, paths: list[Path], no_network: bool, limits: bool) -> list[str]:
+def _run_kind(kind: str, paths: list[Path], no_network: bool, limits: bool, jobs: int) -> list[str]:
     for path in paths:
         if not path.is_file():
             raise UserError(
                 f"{path.name} ({kind}) is not built; run: python -m dtlab.course build {path.name[:2]}"
             )
     with tempfile.TemporaryDirectory() as scratch:
-        records, code = run_nbval(paths, kind == "solution", no_network, Path(scratch))
+        if jobs == 1:
+            records, code = run_nbval(paths, kind == "solution", no_network, Path(scratch))
+        else:
+            records, code = _run_at_once(jobs, paths, kind == "solution", no_network, Path(scratch))
     problems = guard_problems(kind, paths, records)
     if code != 0 and not problems:
         problems = [f"pytest ended with code {code} on the {kind} notebooks; its report is above"]
@@ -68,10 +78,34 @@ def _run_kind(kind: str, paths: list[Path], no_network: bool, limits: bool) -> l
     return problems + (over if limits else [])
 
 
-def run_nbval(
-    paths: list[Path], strict: bool, no_network: bool, scratch: Path
+def _run_at_once(
+    jobs: int, paths: list[Path], strict: bool, no_network: bool, scratch: Path
 ) -> tuple[dict[str, dict[str, Any]], int]:
-    """Run nbval on these notebooks; returns a record by notebook name, and pytest's exit code."""
+    """`run_nbval` for each notebook alone, `jobs` of them at a time; the output of each is printed whole."""
+
+    def alone(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
+        own = scratch / path.stem
+        own.mkdir()
+        with (own / "output").open("w+", encoding="utf-8") as output:
+            result = run_nbval([path], strict, no_network, own, output)
+            output.seek(0)
+            text = output.read()
+        print(text, end="", flush=True)
+        return result
+
+    with ThreadPoolExecutor(jobs) as threads:
+        results = list(threads.map(alone, paths))
+    records = {name: record for found, _ in results for name, record in found.items()}
+    return records, max(code for _, code in results)
+
+
+def run_nbval(
+    paths: list[Path], strict: bool, no_network: bool, scratch: Path, output: TextIO | None = None
+) -> tuple[dict[str, dict[str, Any]], int]:
+    """Run nbval on these notebooks; returns a record by notebook name, and pytest's exit code.
+
+    Its output goes to this process's, or to the file `output`.
+    """
     record = scratch / "record.json"
     options = ["no:python", "no:cacheprovider", "dtlab.course.nbval_guard"]
     command = [
@@ -85,8 +119,10 @@ def run_nbval(
     if no_network:
         command, extra, way = offline_command(command, scratch)
         environment.update(extra)
-        print(f"network cut by {way}", flush=True)
-    code = subprocess.run(command, env=environment, check=False).returncode
+        print(f"network cut by {way}", flush=True, file=output)
+    code = subprocess.run(
+        command, env=environment, check=False, stdout=output, stderr=output and subprocess.STDOUT
+    ).returncode
     try:
         found = json.loads(record.read_text(encoding="utf-8"))
     except (OSError, ValueError):

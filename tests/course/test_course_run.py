@@ -32,7 +32,10 @@ def test_learner_and_solution_pass_without_network_and_seconds_are_printed(sampl
     assert out.endswith("all notebooks passed\n")
 
 
-def test_warnings_drift_and_no_ops_each_fail_the_run_by_name(tmp_path, capfd):
+@pytest.mark.parametrize(
+    "jobs", [1, 2]
+)  # at once, no report of a notebook may be lost or mixed with another's
+def test_warnings_drift_and_no_ops_each_fail_the_run_by_name(tmp_path, capfd, jobs):
     lesson(
         tmp_path,
         "00_warns",
@@ -46,7 +49,7 @@ def test_warnings_drift_and_no_ops_each_fail_the_run_by_name(tmp_path, capfd):
     lesson(tmp_path, "00_empty", "# %% [markdown]\n# nothing to run\n")
     os.environ["NOISY"] = "yes"
     try:
-        assert run(root=tmp_path, learner=False) == 1
+        assert run(root=tmp_path, learner=False, jobs=jobs) == 1
     finally:
         del os.environ["NOISY"]
     out = capfd.readouterr().out
@@ -70,6 +73,8 @@ def test_an_unbuilt_notebook_and_an_empty_course_are_user_errors(sample, tmp_pat
     (tmp_path / "none" / "src").mkdir(parents=True)
     with pytest.raises(UserError, match="no lesson to run"):
         run(root=tmp_path / "none")
+    with pytest.raises(UserError, match="jobs: 0"):
+        run(root=sample, jobs=0)
 
 
 REACH = """
