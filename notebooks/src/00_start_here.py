@@ -76,7 +76,7 @@ paths_table()
 # |---|---|---|
 # | clicks, favourites, purchases | a recommender: the events are the labels | `clicks`, generated, any size |
 # | a table with a column of 0 and 1 | a classifier | `flights`, real; or **your own Parquet** |
-# | text without labels | pre-training of a language model first | `text`: planned, not there yet |
+# | text without labels | pre-training of a language model first | `text`, real: `dtlab train examples/gpt.toml` |
 # | labelled images | a vision model | not covered; ranks, samplers and costs are the same |
 #
 # Each name is a `DataConfig`. `load_dataset` gives three splits, transformed and in memory, and says how a model for them is shaped.
