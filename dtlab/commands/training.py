@@ -110,6 +110,7 @@ def summary(outcome: dict) -> str:
         ("samples seen", f"{seen}, {outcome['duplicate_rows']:,} twice"),
         ("epochs", f"{outcome['epochs']} kept, {outcome['epochs_tried']} tried"),
         _quality(outcome, best),
+        *_cache(outcome),
         ("speed", f"{outcome['samples_per_second']:,.0f} samples/s"),
         ("communication", f"{outcome['communication_share']:.1%} of the step time"),
         ("seconds", f"{outcome['seconds']:.1f}"),
@@ -123,6 +124,15 @@ def _quality(outcome: dict, best: str) -> tuple[str, str]:
     if outcome["auc"] is not None:
         return "test AUC", f"{outcome['auc']:.4f}{best}"
     return "test loss", f"{outcome['log_loss']:.4f} nats, {outcome['bits_per_byte']:.3f} bits per byte"
+
+
+def _cache(outcome: dict) -> list[tuple[str, str]]:
+    counts = outcome.get("cache")
+    if counts is None or counts["kind"] == "none":
+        return []
+    return [
+        ("cache", ", ".join(f"{counts[name]} {name}" for name in ("hits", "misses", "rebuilds", "waits")))
+    ]
 
 
 def _stopped(outcome: dict, seen: str) -> str:
@@ -185,7 +195,10 @@ def prepare(*, config: Annotated[DataConfig, Parameter(name="*")] = DEFAULT_DATA
         text = load_text(root=config.root)
         print(f"text: {len(text.train.data):,} training bytes, version {text.version}")
         return
-    dataset = load_dataset(config)
+    if config.stream:
+        from dtlab.data.stream_dataset import load_stream
+
+    dataset = load_stream(config) if config.stream else load_dataset(config)
     print(
         f"{dataset.name}: {len(dataset.train):,} training, {len(dataset.validation):,} validation and "
         f"{len(dataset.test):,} test rows, version {dataset.version[:12]}"

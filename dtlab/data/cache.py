@@ -14,7 +14,6 @@ Taught in lesson 11 (a stale entry) and priced in lesson 14.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 import uuid
@@ -26,7 +25,7 @@ from typing import Any, Literal, TypeVar
 from dtlab.data import cache_entries
 from dtlab.data.batch import Batch
 from dtlab.data.cache_entries import Entry
-from dtlab.data.prepare import discard, file_digest, prepare, read_manifest
+from dtlab.data.prepare import discard, file_digest, kept_digest, prepare, read_manifest
 from dtlab.errors import UserError
 
 T = TypeVar("T")
@@ -112,17 +111,10 @@ class Cache:
         )
 
     def digest(self, paths: list[Path]) -> str:
-        """Return the hash of the content of some files.
-
-        With kind "disk" one process reads them and the others take its answer, as long as no file's size,
-        inode and times change: the content of a large table is hashed once, not by every rank of every run.
-        """
+        """Return the hash of the content of some files; with kind "disk" see ``kept_digest``."""
         if self.kind != "disk":
             return file_digest(paths)
-        stats = [(str(path.resolve()), path.stat()) for path in paths]
-        seen = [(name, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats]
-        place = self.folder / "digests" / hashlib.blake2b(repr(seen).encode(), digest_size=8).hexdigest()
-        return str(prepare(place, lambda _: {"digest": file_digest(paths)})["digest"])
+        return kept_digest(paths, self.folder / "digests")
 
     def summary(self) -> dict[str, Any]:
         """Kind, age limit and counts, for a run record."""

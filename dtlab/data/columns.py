@@ -144,15 +144,15 @@ def ids(table: pa.Table, name: str | None) -> np.ndarray:
     return np.array(pc.cast(array, pa.int64(), safe=False).to_numpy())
 
 
-def labels(table: pa.Table, name: str) -> np.ndarray:
-    """Labels [B] as float32, each 0 or 1. Raises UserError for anything else."""
+def labels(table: pa.Table, name: str, first_row: int = 0) -> np.ndarray:
+    """Labels [B] as float32, each 0 or 1. Raises UserError, with the row counted from ``first_row``."""
     array = plain(table, name)
     if pt.is_string(array.type) or pt.is_large_string(array.type):
         raise UserError(f"the label column {name!r} is text: make it 0 and 1 (or boolean)")
     x = numbers(table, name)
     bad = np.isnan(x)
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
+        row = first_row + int(np.flatnonzero(bad)[0])
         raise UserError(
             f"the label column {name!r} has {int(bad.sum())} missing values (first in row {row}): "
             "drop those rows first"
@@ -160,5 +160,7 @@ def labels(table: pa.Table, name: str) -> np.ndarray:
     odd = (x != 0) & (x != 1)
     if odd.any():
         row = int(np.flatnonzero(odd)[0])
-        raise UserError(f"the label column {name!r} holds {x[row]:g} in row {row}: labels must be 0 or 1")
+        raise UserError(
+            f"the label column {name!r} holds {x[row]:g} in row {first_row + row}: labels must be 0 or 1"
+        )
     return x.astype(np.float32)

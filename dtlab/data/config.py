@@ -46,10 +46,17 @@ class DataConfig:
     """parquet without a split column: share of rows for the test."""
     rows: int = 200_000
     """clicks: how many rows to generate."""
+    stream: bool = False
+    """parquet: read row group by row group, for a table that does not fit into memory (lesson 11)."""
+    window: int = 4
+    """stream: row groups whose rows are mixed; more mixes better and takes more memory. It is part of the
+    order, so a run goes on with the window that it began with."""
+    workers: int = 0
+    """stream: processes of each rank that read; 0 reads in the rank itself (run.prefetch: in a thread)."""
     seed: int = 0
     """clicks: seed of the generated log."""
     cache: Literal["none", "memory", "disk"] = "none"
-    """Where the transformed columns are kept between runs."""
+    """Where the transformed columns are kept: nowhere, in this process, or on disk between runs."""
     cache_max_age_hours: float | None = None
     """Entries of the cache that are older are rebuilt, by one process; 24 is usual for daily data."""
 
@@ -72,6 +79,22 @@ class DataConfig:
         for name in ("hash_buckets", "rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"data.{name} = {getattr(self, name)!r}: must be at least 1")
+        if self.stream and self.name != "parquet":
+            raise UserError(
+                f"data.stream = True: data.name = {self.name!r} is read as a whole; stream your own Parquet "
+                "(data.name = 'parquet')"
+            )
+        if self.window < 1:
+            raise UserError(f"data.window = {self.window!r}: give 1 row group or more, for example 4")
+        if self.workers < 0:
+            raise UserError(f"data.workers = {self.workers!r}: give 0 for none, or more")
+        if self.workers and not self.stream:
+            raise UserError(f"data.workers = {self.workers!r}: only a stream has workers; set data.stream")
+        if self.workers and self.cache != "none":
+            raise UserError(
+                f"data.workers = {self.workers!r}: with data.cache = {self.cache!r} nothing is left to read "
+                "for them; use data.workers = 0"
+            )
         if self.seed < 0:
             raise UserError(f"data.seed = {self.seed!r}: must not be negative")
 

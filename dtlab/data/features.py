@@ -21,6 +21,7 @@ that wrote the text: no pickle, no state elsewhere. Taught in lesson 11, "Feedin
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,6 +31,7 @@ import torch
 
 from dtlab.data import columns
 from dtlab.data.batch import Batch
+from dtlab.data.fitting import Fitting
 from dtlab.errors import UserError
 
 MISSING = 0
@@ -113,34 +115,15 @@ class Features:
 
         Raises UserError for an empty table, a column that is not there, or one of an unsuitable type.
         """
-        columns.require(table, spec.inputs())
-        if table.num_rows == 0:
-            raise UserError("there are no training rows to fit the features on: the table is empty")
-        vocabularies = {}
-        for name in spec.categorical:
-            codes, values = columns.encode(table, name, strict=True)
-            counts = np.bincount(codes[codes >= 0], minlength=len(values))
-            kept = [(-int(n), value) for n, value in zip(counts, values, strict=True) if n >= spec.min_count]
-            vocabularies[name] = [value for _, value in sorted(kept)]
-        for name in (*spec.hashed, *(n for names in spec.crosses for n in names)):
-            columns.encode(table.slice(0, 1), name)  # raises for a type that cannot be a category
-        edges: dict[str, list[float]] = {}
-        scales: dict[str, list[float]] = {}
-        for name in dict.fromkeys((*spec.bucketed, *spec.numeric)):
-            x = columns.numbers(table, name)
-            known = x[~np.isnan(x)]
-            if name in spec.bucketed:
-                inner = np.linspace(0, 1, spec.num_buckets + 1)[1:-1]
-                edges[name] = np.unique(np.quantile(known, inner)).tolist() if len(known) else []
-            if name in spec.numeric:
-                mean = float(known.mean()) if len(known) else 0.0
-                deviation = float(np.std(known)) if len(known) else 0.0
-                if not np.isfinite(deviation):
-                    raise UserError(f"column {name!r} holds numbers too large to scale: take their logarithm")
-                if deviation <= 1e-12 * max(1.0, abs(mean)):
-                    deviation = 1.0  # a constant column
-                scales[name] = [mean, deviation, float(len(known) < len(x))]
-        return cls(spec, vocabularies, edges, scales)
+        return cls.fit_pieces([table], spec)
+
+    @classmethod
+    def fit_pieces(cls, tables: Iterable[pa.Table], spec: FeatureSpec) -> Features:
+        """As ``fit``, from the training rows piece by piece; see ``dtlab.data.fitting``."""
+        fitting = Fitting(spec)
+        for table in tables:
+            fitting.add(table)
+        return cls(spec, *fitting.result())
 
     @property
     def cardinalities(self) -> tuple[int, ...]:

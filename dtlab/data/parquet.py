@@ -144,13 +144,36 @@ def _read(paths: Sequence[Path], wanted: pa.Schema, field: str) -> pa.Table:
             raise UserError(f"{field}: cannot read {path}, which seems damaged: {reason}") from None
         parts.append(part.select(wanted.names).cast(wanted))
     table = pa.concat_tables(parts)
-    if table.num_rows == 0:
-        raise UserError(f"{field}: {paths[0] if len(paths) == 1 else paths[0].parent} holds no rows")
+    require_rows(table.num_rows, paths, field)
     return table
 
 
-def source(config: DataConfig, root: Path) -> Source:
-    """What ``load_dataset`` reads for ``name = "parquet"``; see the module for what is checked."""
+def require_rows(rows: int, paths: Sequence[Path], field: str) -> None:
+    """Raise UserError when the files hold no rows."""
+    if rows == 0:
+        raise UserError(f"{field}: {paths[0] if len(paths) == 1 else paths[0].parent} holds no rows")
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """The files and columns that a configuration names, checked against the footers."""
+
+    paths: list[Path]
+    spec: FeatureSpec
+    """Its id is ``ROW`` where the configuration names none: row numbers, unique over the three parts."""
+    schema: pa.Schema
+    """Of the columns that are used, label, id and split included."""
+    config: DataConfig
+
+    def version(self, digest: str) -> str:
+        """Stands for the content (``digest`` of the files) and for how it is split."""
+        config = self.config
+        settings = (config.split, config.id, config.validation_fraction, config.test_fraction)
+        return hashlib.blake2b(f"{digest} {settings}".encode(), digest_size=8).hexdigest()
+
+
+def named(config: DataConfig) -> Named:
+    """Look up what ``config`` names. Raises UserError: a path, a name or a choice that does not fit."""
     if config.path is None:
         raise UserError("data.path is not set: name a Parquet file or a folder of .parquet shards")
     paths = files(config.path)
@@ -175,25 +198,33 @@ def source(config: DataConfig, root: Path) -> Source:
         raise UserError(f"data.split = {config.split!r}: the column is also named as feature, label or id")
     used = list(dict.fromkeys([*spec.columns(), *([config.split] if config.split is not None else [])]))
     wanted = schema(paths, used)
-    if config.id is None:  # the row numbers become a column, so that ids stay unique over the three parts
+    if config.id is None:
         spec = dataclasses.replace(spec, id=ROW)
-    settings = (config.split, config.id, config.validation_fraction, config.test_fraction)
-    version = hashlib.blake2b(f"{file_digest(paths)} {settings}".encode(), digest_size=8).hexdigest()
+    return Named(paths, spec, wanted, config)
+
+
+def source(config: DataConfig, root: Path) -> Source:
+    """What ``load_dataset`` reads for ``name = "parquet"``; see the module for what is checked."""
+    found = named(config)
 
     @functools.cache
     def parts() -> dict[str, pa.Table]:
-        table = _read(paths, wanted, "data.path")
+        table = _read(found.paths, found.schema, "data.path")
         columns.labels(table, config.label or "")
         ids = columns.ids(table, config.id)
-        _require_unique(ids, config.id)
+        require_unique(ids, config.id)
         if config.id is None:
             table = table.append_column(ROW, pa.array(ids))
-        return split_rows(table, ids, config)
+        codes = split_codes(table, ids, config)
+        require_parts(np.bincount(codes, minlength=len(SPLITS)), config)
+        return {split: table.filter(pa.array(codes == code)) for code, split in enumerate(SPLITS)}
 
-    return Source("parquet", version, spec, lambda split: parts()[split])
+    version = found.version(file_digest(found.paths))
+    return Source("parquet", version, found.spec, lambda split: parts()[split])
 
 
-def _require_unique(ids: np.ndarray, name: str | None) -> None:
+def require_unique(ids: np.ndarray, name: str | None) -> None:
+    """Raise UserError when the id column ``name`` holds a value twice."""
     if name is None:
         return
     ordered = np.sort(ids)
@@ -204,30 +235,34 @@ def _require_unique(ids: np.ndarray, name: str | None) -> None:
         )
 
 
-def split_rows(table: pa.Table, ids: np.ndarray, config: DataConfig) -> dict[str, pa.Table]:
-    """The rows of train, validation and test: by ``config.split``, or by a hash of the id."""
-    if config.split is not None:
-        values = pc.cast(columns.plain(table, config.split), pa.string())
-        masks = {split: pc.fill_null(pc.equal(values, split), False) for split in SPLITS}
-        known = functools.reduce(pc.or_, masks.values())
-        if not pc.all(known).as_py():
-            odd = values.filter(pc.invert(known))[0].as_py()
-            raise UserError(
-                f"the split column {config.split!r} holds {odd!r}: its values must be {', '.join(SPLITS)}"
-            )
-        reason = f"give some rows the value of that part in the column {config.split!r}"
-    else:
+def split_codes(table: pa.Table, ids: np.ndarray, config: DataConfig) -> np.ndarray:
+    """[B] uint8, the place in ``SPLITS`` of each row: by ``config.split``, or by a hash of the id [B]."""
+    codes = np.zeros(table.num_rows, dtype=np.uint8)
+    if config.split is None:
         share = (columns.mix(ids.astype(np.uint64) + np.uint64(1)) >> np.uint64(11)) / float(1 << 53)
         validation = share < config.validation_fraction
         test = ~validation & (share < config.validation_fraction + config.test_fraction)
-        masks = {
-            "train": pa.array(~validation & ~test),
-            "validation": pa.array(validation),
-            "test": pa.array(test),
-        }
-        reason = "give more rows, larger fractions, or a split column"
-    parts = {split: table.filter(mask) for split, mask in masks.items()}
-    for split, part in parts.items():
-        if part.num_rows == 0:
-            raise UserError(f"of {table.num_rows} rows none is in the {split} part: {reason}")
-    return parts
+        codes[validation], codes[test] = SPLITS.index("validation"), SPLITS.index("test")
+        return codes
+    values = pc.cast(columns.plain(table, config.split), pa.string())
+    known = np.zeros(table.num_rows, dtype=bool)
+    for code, split in enumerate(SPLITS):
+        mask = pc.fill_null(pc.equal(values, split), False).to_numpy(zero_copy_only=False)
+        codes[mask] = code
+        known |= mask
+    if not known.all():
+        odd = values[int(np.flatnonzero(~known)[0])].as_py()
+        raise UserError(
+            f"the split column {config.split!r} holds {odd!r}: its values must be {', '.join(SPLITS)}"
+        )
+    return codes
+
+
+def require_parts(counts: np.ndarray, config: DataConfig) -> None:
+    """Raise UserError when one of ``SPLITS`` has no row; ``counts`` are theirs."""
+    reason = "give more rows, larger fractions, or a split column"
+    if config.split is not None:
+        reason = f"give some rows the value of that part in the column {config.split!r}"
+    for split, rows in zip(SPLITS, counts.tolist(), strict=True):
+        if rows == 0:
+            raise UserError(f"of {int(counts.sum())} rows none is in the {split} part: {reason}")

@@ -29,7 +29,8 @@ from dtlab.data import parquet
 from dtlab.data.batch import Batch
 from dtlab.data.cache import Cache
 from dtlab.data.features import FORMAT, Features
-from dtlab.data.row_group_reader import ReadCounts, RowGroupReader
+from dtlab.data.row_group_reader import ReadCounts, RowGroupReader, Stamps
+from dtlab.data.selection import Selection
 from dtlab.data.stream import BlockStream, StreamSampler
 from dtlab.errors import UserError
 
@@ -44,6 +45,8 @@ class ParquetStream(BlockStream):
         global_batch: rows per step, over all ranks.
         window: row groups whose rows are mixed; more mixes better and takes more memory.
         labels: False reads no label column.
+        rows: which rows of the files; None for all.
+        written: ``stamps`` of the files that must still hold when they are read; None for those of now.
         cache: where the features of all rows are kept; all ranks may make their stream at once.
         arguments: of ``StreamSampler``: rank, world_size, seed, shuffle, tail, group.
 
@@ -65,6 +68,8 @@ class ParquetStream(BlockStream):
         *,
         window: int = 4,
         labels: bool = True,
+        rows: Selection | None = None,
+        written: Stamps | None = None,
         cache: Cache | None = None,
         **arguments: Any,
     ) -> None:
@@ -77,7 +82,8 @@ class ParquetStream(BlockStream):
         # Row numbers are a column that dtlab itself adds to tables in memory; here they need none.
         self._id = None if spec.id == parquet.ROW else spec.id
         named = (name for name in (self._label, self._id) if name is not None)
-        self.reader = RowGroupReader(self.paths, list(dict.fromkeys([*spec.inputs(), *named])))
+        used = list(dict.fromkeys([*spec.inputs(), *named]))
+        self.reader = RowGroupReader(self.paths, used, rows=rows, written=written)
         if not self.reader.groups:
             raise UserError(f"path: {self.paths[0]} (of {len(self.paths)} files) and the others hold no rows")
         self.transform_seconds = 0.0
@@ -89,7 +95,7 @@ class ParquetStream(BlockStream):
             self.table = cache.columns(self._key(cache), len(self), self._all)
 
     def __len__(self) -> int:
-        """Rows of the table."""
+        """Rows of the table, or those of ``rows``."""
         return self.reader.num_rows
 
     @property
@@ -140,8 +146,11 @@ class ParquetStream(BlockStream):
             if complete:
                 yield complete
 
+    def take(self, rows: np.ndarray) -> Batch:
+        """The rows with these numbers, [K] int64, in this order."""
+        return self._rows(rows)
+
     def _rows(self, rows: np.ndarray) -> Batch:
-        """The rows with these numbers, in this order."""
         if self.table is not None:
             return self.table.take(rows)
         order = np.argsort(rows)
@@ -154,7 +163,7 @@ class ParquetStream(BlockStream):
         started = time.perf_counter()
         batch = self.features.transform(table, labels=self._label is not None)
         if self._id is None:
-            batch = dataclasses.replace(batch, ids=torch.from_numpy(rows))
+            batch = dataclasses.replace(batch, ids=torch.from_numpy(self.reader.row_numbers(rows)))
         self.transform_seconds += time.perf_counter() - started
         return batch
 
@@ -167,7 +176,9 @@ class ParquetStream(BlockStream):
             yield self._transformed(table, np.arange(group.first_row, group.first_row + group.rows))
 
     def _key(self, cache: Cache) -> str:
-        text = repr((FORMAT, "stream", cache.digest(self.paths), self.features.to_json(), self._label))
+        selection = self.reader.selection
+        content = cache.digest(self.paths) if selection is None else selection.key
+        text = repr((FORMAT, "stream", content, self.features.to_json(), self._label))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -151,3 +151,15 @@ def file_digest(paths: list[Path]) -> str:
         with path.open("rb") as file:
             total.update(hashlib.file_digest(file, "blake2b").digest())
     return total.hexdigest()
+
+
+def kept_digest(paths: list[Path], folder: Path) -> str:
+    """As ``file_digest``; one process reads the files and the others, and later runs, take its answer.
+
+    It is kept below ``folder`` and holds as long as no file's size, inode and times change: the content of a
+    large table is hashed once, not by every rank of every run.
+    """
+    stats = [(str(path.resolve()), path.stat()) for path in paths]
+    seen = [(name, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats]
+    place = folder / hashlib.blake2b(repr(seen).encode(), digest_size=8).hexdigest()
+    return str(prepare(place, lambda _: {"digest": file_digest(paths)})["digest"])

@@ -1,6 +1,8 @@
 """Read chosen rows of Parquet files group by group: one file open at a time, one group in memory (lesson 11).
 
 - Only the row groups that hold wanted rows are read, and of them only the columns that are used.
+- With a ``Selection`` the rows are those of a split, numbered by themselves; other groups are never read.
+- A file that is changed while a run reads it is an error, also where its new content would fit.
 - Every file is closed before the next is opened, so ten thousand shards need one file descriptor per reader.
 - ``counts`` tells what it cost: files opened, groups and rows decoded, rows taken, seconds.
 """
@@ -10,8 +12,8 @@ from __future__ import annotations
 import errno
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +21,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dtlab.data import parquet
+from dtlab.data.selection import Selection
 from dtlab.data.shards import RowGroup, groups_of
 from dtlab.errors import UserError
+
+Stamps = Mapping[Path, tuple[int, int]]
+
+
+def stamps(paths: Sequence[Path]) -> Stamps:
+    """Size and time of files: another one means that somebody wrote there. UserError for a file that is gone.
+
+    >>> stamps([])
+    {}
+    """
+    return {path: _stamp(path) for path in paths}
 
 
 @dataclass
@@ -42,6 +56,8 @@ class RowGroupReader:
     Args:
         paths: the files.
         columns: those to read, in this order.
+        rows: which rows of the files; None for all.
+        written: the ``stamps`` that the files must keep; None takes those of now.
 
     Raises:
         UserError: a file cannot be read, a column is not there, or the files disagree about its type.
@@ -55,30 +71,67 @@ class RowGroupReader:
     ([11, 14], 2)
     """
 
-    def __init__(self, paths: Sequence[Path], columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        columns: Sequence[str],
+        *,
+        rows: Selection | None = None,
+        written: Stamps | None = None,
+    ) -> None:
+        self._written = stamps(paths) if written is None else written
         self.schema = parquet.schema(paths, columns)
-        self.groups = [group for group in groups_of(paths) if group.rows]
+        self.selection = rows
         self.counts = ReadCounts()
+        stored = [group for group in groups_of(paths) if group.rows]
+        if rows is not None and (held := sum(group.rows for group in stored)) != rows.num_stored:
+            raise UserError(
+                f"{paths[0]} (of {len(paths)} files) and the others had {rows.num_stored} rows at the start "
+                f"and have {held} now: start the run again"
+            )
+        self.groups: list[RowGroup] = []
+        """The groups that hold rows; their ``rows`` and ``first_row`` count the rows that are meant."""
+        self._stored: list[RowGroup] = []
+        first = 0
+        for group in stored:
+            held = group.rows if rows is None else len(rows.places(group.first_row, group.rows))
+            if held:
+                self.groups.append(replace(group, rows=held, first_row=first))
+                self._stored.append(group)
+                first += held
         self._first = np.array([group.first_row for group in self.groups], dtype=np.int64)
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files."""
+        """Rows of all files, or those of the selection."""
         return self.groups[-1].first_row + self.groups[-1].rows if self.groups else 0
+
+    def row_numbers(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers through the files, [N] int64, of rows of the selection given in ascending order."""
+        if self.selection is None:
+            return rows
+        parts = [np.empty(0, dtype=np.int64)]
+        for number, wanted in self._by_group(rows):
+            stored = self._stored[number]
+            parts.append(self.selection.places(stored.first_row, stored.rows)[wanted] + stored.first_row)
+        return np.concatenate(parts)
+
+    def _by_group(self, rows: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+        """The groups that hold the rows, and which of a group's own they are."""
+        bounds = np.append(np.searchsorted(rows, self._first), len(rows))
+        for number in np.flatnonzero(np.diff(bounds)).tolist():
+            yield number, rows[bounds[number] : bounds[number + 1]] - self._first[number]
 
     def read(self, rows: np.ndarray) -> pa.Table:
         """The rows whose numbers are given in ascending order, [N] int64."""
         parts = [self.schema.empty_table()]
-        bounds = np.searchsorted(rows, self._first)
-        bounds = np.append(bounds, len(rows))
-        needed = np.flatnonzero(np.diff(bounds))
-        for path, numbers in itertools.groupby(needed.tolist(), lambda number: self.groups[number].path):
+        by_file = itertools.groupby(self._by_group(rows), lambda item: self.groups[item[0]].path)
+        for path, items in by_file:
             started = time.perf_counter()
             with _opened(path) as file:
                 self.counts.files_opened += 1
-                for number in numbers:
-                    wanted = rows[bounds[number] : bounds[number + 1]] - self._first[number]
-                    parts.append(self._group(file, self.groups[number], wanted))
+                parts += [self._group(file, number, wanted) for number, wanted in items]
+            self._require_unchanged(path)
             self.counts.decode_seconds += time.perf_counter() - started
         return pa.concat_tables(parts)
 
@@ -99,26 +152,51 @@ class RowGroupReader:
         ranges = [np.arange(self._first[n], self._first[n] + self.groups[n].rows) for n in chosen]
         return self.read(np.concatenate([np.empty(0, dtype=np.int64), *ranges]))
 
-    def _group(self, file: pq.ParquetFile, group: RowGroup, wanted: np.ndarray) -> pa.Table:
+    def _group(self, file: pq.ParquetFile, number: int, wanted: np.ndarray) -> pa.Table:
+        group = self._stored[number]
         try:
             # One thread: the ranks and workers beside this reader share the cores.
             table = file.read_row_group(group.index, columns=self.schema.names, use_threads=False)
         except (pa.ArrowInvalid, OSError, IndexError, KeyError) as error:
+            self._require_unchanged(group.path)
             reason = str(error).splitlines()[0]
             raise UserError(
                 f"cannot read row group {group.index} of {group.path}, which seems damaged: {reason}"
             ) from None
         if table.num_rows != group.rows:
-            raise UserError(
-                f"row group {group.index} of {group.path} had {group.rows} rows at the start and has "
-                f"{table.num_rows} now: the file was replaced; start the run again"
-            )
+            raise _changed(group.path)
         self.counts.groups_read += 1
         self.counts.rows_decoded += group.rows
         self.counts.rows_taken += len(wanted)
+        if self.selection is not None:
+            wanted = self.selection.places(group.first_row, group.rows)[wanted]
         if len(wanted) < group.rows:
             table = table.take(wanted)
         return table.select(self.schema.names).cast(self.schema)
+
+    def _require_unchanged(self, path: Path) -> None:
+        # Looked at after reading: a file that is replaced later gave the rows of before.
+        if _stamp(path) != self._written[path]:
+            raise _changed(path)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise _gone(path, error) from None
+    return found.st_size, found.st_mtime_ns
+
+
+def _changed(path: Path) -> UserError:
+    return UserError(
+        f"{path} was changed while the run read it: rows of two versions would be mixed; leave the files "
+        "alone during a run, and start it again"
+    )
+
+
+def _gone(path: Path, error: Exception) -> UserError:
+    return UserError(f"cannot read {path}: {str(error).splitlines()[0]}; it was there when the run began")
 
 
 def _opened(path: Path) -> pq.ParquetFile:
@@ -130,6 +208,4 @@ def _opened(path: Path) -> pq.ParquetFile:
                 f"too many open files: {path} cannot be opened, although a stream opens one file at a time; "
                 "close what else this process holds open, or raise the limit (ulimit -n 65535)"
             ) from None
-        raise UserError(
-            f"cannot read {path}: {str(error).splitlines()[0]}; it was there when the run began"
-        ) from None
+        raise _gone(path, error) from None

@@ -19,6 +19,7 @@ import torch
 
 from dtlab.data.ahead import Ahead
 from dtlab.data.batch import Batch
+from dtlab.data.loader import Loader
 from dtlab.data.parquet_stream import ParquetStream
 from dtlab.data.stream import StreamSampler
 from dtlab.data.torch_adapter import data_loader
@@ -37,6 +38,7 @@ class StreamLoader:
         worker_start_method: "fork", "forkserver" or "spawn"; None takes fork where it is safe.
         worker_timeout: seconds that a batch of a worker may take.
         device: where the batches shall be; None leaves them on the CPU.
+        dtype: of the columns of real numbers; None leaves them float32.
         pin_memory: copy through page-locked memory; None does so for a CUDA device.
 
     Raises:
@@ -56,6 +58,7 @@ class StreamLoader:
         worker_start_method: str | None = None,
         worker_timeout: float = 300.0,
         device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
         pin_memory: bool | None = None,
     ) -> None:
         for name, value, least in (
@@ -78,6 +81,7 @@ class StreamLoader:
         self.worker_start_method = worker_start_method
         self.worker_timeout = worker_timeout
         self.device = None if device is None else torch.device(device)
+        self.dtype = dtype
         on_cuda = self.device is not None and self.device.type == "cuda"
         self.pin_memory = on_cuda if pin_memory is None else pin_memory
         self.wait_seconds = 0.0
@@ -150,4 +154,11 @@ class StreamLoader:
     def _finish(self, batch: Batch) -> Batch:
         if self.pin_memory:
             batch = batch.pin_memory()
-        return batch if self.device is None else batch.to(self.device, non_blocking=self.pin_memory)
+        if self.device is None and self.dtype is None:
+            return batch
+        device = batch.ids.device if self.device is None else self.device
+        return batch.to(device, dtype=self.dtype, non_blocking=self.pin_memory)
+
+
+AnyLoader = Loader | StreamLoader
+"""What a trainer walks through: batches of a table in memory, or of a stream."""

@@ -20,6 +20,7 @@ from dtlab.data.draws import drawing_from
 from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.data.stream import BlockStream
 from dtlab.data.worker_death import in_start_order, naming_dead_workers, wrap_handler
+from dtlab.data.worker_signals import EndedByRankOnly, signals_held
 from dtlab.errors import DtlabWarning, UserError
 
 
@@ -106,6 +107,8 @@ def data_loader(
         raise UserError(f"{taken[0]}={arguments[taken[0]]!r} is decided by the sampler; leave it out")
     # torch draws a number for the workers at each start; it must not come from the rank's own generator.
     arguments.setdefault("generator", torch.Generator())
+    if arguments.get("num_workers"):
+        arguments["worker_init_fn"] = EndedByRankOnly(arguments.get("worker_init_fn"))
     if isinstance(dataset, BlockStream):
         if sampler is not None or collate_fn is not None:
             raise UserError(
@@ -161,7 +164,8 @@ class SampledDataLoader:
         left = sampler.remaining_samples
         with naming_dead_workers(sampler.rank, sampler.world_size) as named:
             before = set(multiprocessing.active_children())
-            iterator = iter(loader)
+            with signals_held():
+                iterator = iter(loader)
             started = in_start_order(set(multiprocessing.active_children()) - before)
             named.workers = started or self._workers
             if loader.persistent_workers:

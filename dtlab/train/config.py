@@ -112,7 +112,7 @@ class RunConfig:
     eval_batch: int = 16384
     """Samples (of text: tokens) of one evaluation batch over all ranks."""
     prefetch: int = 0
-    """Batches gathered ahead by a thread; 0 is best for tables in memory."""
+    """Batches gathered ahead by a thread; 0 is best for tables in memory. Of a stream: windows."""
     output: Path | None = Path("runs")
     """Folder of the run records; each run makes its own folder there."""
     folder: Path | None = None

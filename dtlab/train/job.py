@@ -32,7 +32,7 @@ from dtlab.train.record import Record, environment, git_state
 from dtlab.train.resume import CHECKPOINTS, MODEL, changes, run_folder
 from dtlab.train.signals import StopSignals
 from dtlab.train.stopping import EarlyStopping
-from dtlab.train.tasks import Split, TableTask, TextMetrics, TextTask, load_task
+from dtlab.train.tasks import Split, Task, TextMetrics, load_task
 from dtlab.train.trainer import EpochResult
 from dtlab.train.watch import Watch
 
@@ -70,7 +70,7 @@ class Job:
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
         if w.is_main:
             w.log.info("reading %s", config.data.name)
-        self.task: TableTask | TextTask = load_task(config)
+        self.task: Task = load_task(config)
         self.folder: Path | None = w.broadcast(run_folder(config) if w.is_main else None)
         self.record = Record(self.folder if w.is_main else None)
         self.checkpoints: Checkpointer | None = None
@@ -82,6 +82,7 @@ class Job:
             "passes": [],
             "duplicates": 0,
             "enough": False,  # early stopping has decided
+            "cuts": [],  # epochs after which a plateau cut the rate
             "seconds": 0.0,  # of earlier attempts
             "config": config.to_dict(),
             "data_version": self.task.data.version,
@@ -149,7 +150,7 @@ class Job:
         self.checkpoints.load({"job": saved}, info)
         for line in changes(saved, self.state):
             self._say(f"the run goes on with {line}")
-        self.state = {**saved, "config": self.state["config"]}
+        self.state = {**self.state, **saved, "config": self.state["config"]}
         return info
 
     def _prepare(self, info: CheckpointInfo | None) -> None:
@@ -184,8 +185,8 @@ class Job:
             metrics = self._evaluate("validation")
             value = self.task.metric(metrics)
             self.state["enough"] = stop.update(value, trainer.samples)
-            if self.parts.schedule is not None:
-                self.parts.schedule.observe(stop.value)
+            if self.parts.schedule is not None and self.parts.schedule.observe(stop.value):
+                self.state["cuts"].append(stop.epoch)
             self.record.write("validation", epoch=stop.epoch, **asdict(metrics), best_epoch=stop.best_epoch)
             if self.world.is_main:
                 self.world.log.info("epoch %d: validation %.4f", stop.epoch, value)
@@ -217,8 +218,17 @@ class Job:
         is_resumed = info is not None and not hasattr(self, "parts")
         self._prepare(info if is_resumed else None)
         while self.parts.loader.sampler.epoch < self.stopping.best_epoch:
+            self._repeat_cuts()
             self._pass("refit")
         self._close_pending("refit")
+
+    def _repeat_cuts(self) -> None:
+        """Cut the rate after the epochs at which validation cut it: nothing is validated in the refit."""
+        schedule, epoch = self.parts.schedule, self.parts.loader.sampler.epoch
+        if schedule is None:
+            return
+        while schedule.num_cuts < sum(cut <= epoch for cut in self.state["cuts"]):
+            schedule.cut()
 
     @property
     def _refits(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from dtlab.data.loader import Loader
+from dtlab.data.stream_loader import AnyLoader
 from dtlab.parallel.communication import AllReduceClock
 
 
@@ -44,7 +44,7 @@ class Reading:
 class Meter:
     """Counts rows and seconds of the loop it stands in; costs one addition per step."""
 
-    def __init__(self, clock: AllReduceClock, loader: Loader) -> None:
+    def __init__(self, clock: AllReduceClock, loader: AnyLoader) -> None:
         self._clock, self._loader = clock, loader
         self._rows = 0
         self._all_rows = 0

@@ -7,7 +7,7 @@ there by torchmetrics. A rank without rows takes part like any other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -51,12 +51,17 @@ def rank_batches(rows: int, batch: int) -> Iterator[Tensor]:
 
 @torch.no_grad()
 def score(
-    model: nn.Module, table: Batch, *, batch: int = 16384, between: Callable[[], bool] | None = None
+    model: nn.Module,
+    table: Batch | Iterable[Batch],
+    *,
+    batch: int = 16384,
+    between: Callable[[], bool] | None = None,
 ) -> ById | None:
     """``logits`` and ``labels`` (nan without labels) of ``table`` in the order of their ids, on rank 0 only.
 
-    Each rank scores every ``world_size``-th row, ``batch`` rows at once over all ranks. ``between`` is called
-    after each batch, equally often on every rank, and gives the same answer on all.
+    Each rank scores every ``world_size``-th row, ``batch`` rows at once over all ranks. Instead of a table,
+    give this rank's own batches, as many on every rank. ``between`` is called after each batch, equally often
+    on every rank, and gives the same answer on all.
 
     Raises:
         Left: ``between`` said True.
@@ -67,12 +72,16 @@ def score(
     was_training = model.training
     model.eval()
     weight = next(iter(model.parameters()))
-    ids, logits, labels = [table.ids[:0].cpu()], [weight.new_empty(0)], [torch.empty(0)]
+    if isinstance(table, Batch):
+        whole = table
+        pieces: Iterable[Batch] = (whole.take(rows) for rows in rank_batches(len(whole), batch))
+    else:
+        pieces = table
+    ids, logits, labels = [torch.empty(0, dtype=torch.int64)], [weight.new_empty(0)], [torch.empty(0)]
     try:
-        for rows in rank_batches(len(table), batch):
-            piece = table.take(rows)
+        for piece in pieces:
             ids.append(piece.ids.cpu())
-            labels.append(torch.full((len(rows),), math.nan) if piece.labels is None else piece.labels.cpu())
+            labels.append(torch.full((len(piece),), math.nan) if piece.labels is None else piece.labels.cpu())
             piece = piece.to(weight.device, dtype=weight.dtype)
             logits.append(model(piece.categorical, piece.dense))
             if between is not None and between():
@@ -83,16 +92,21 @@ def score(
 
 
 def evaluate(
-    model: nn.Module, table: Batch, *, batch: int = 16384, between: Callable[[], bool] | None = None
+    model: nn.Module,
+    table: Batch | Iterable[Batch],
+    *,
+    batch: int = 16384,
+    between: Callable[[], bool] | None = None,
 ) -> Metrics | None:
     """AUC and log loss of ``model`` on ``table``; every rank calls this and gets the same answer.
 
-    None when ``between`` (see :func:`score`) said to leave.
+    ``table`` may be this rank's own batches, as in :func:`score`. None when ``between`` (see there) said to
+    leave.
 
     Raises:
         UserError: the table has no labels or two rows with one id.
     """
-    if table.labels is None:
+    if isinstance(table, Batch) and table.labels is None:
         raise UserError("labels = None: evaluation needs a labelled table")
     outcome: Metrics | str | None = None
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dtlab.cost import billing
@@ -74,5 +75,18 @@ def _so_far(job: Job) -> dict[str, Any]:
         "usd_estimate": round(bill.usd, 6),
         "bill": bill.line(),
         "data_version": job.task.data.version,
+        "cache": _cache(job),
         "run": str(job.folder) if job.folder else None,
+    }
+
+
+def _cache(job: Job) -> dict[str, Any] | None:
+    """How the cache of transformed columns answered, added up over the ranks (collective)."""
+    counts = getattr(job.task.data, "cache_counts", None)
+    if counts is None:
+        return None
+    parts = job.world.gather(asdict(counts), dst=None) or []
+    return {
+        "kind": job.config.data.cache,
+        **{name: sum(part[name] for part in parts) for name in asdict(counts)},
     }

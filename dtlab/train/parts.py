@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from dtlab.data.coverage import Coverage
-from dtlab.data.loader import Loader
-from dtlab.data.sampler import GlobalBatchSampler
+from dtlab.data.stream_loader import AnyLoader
 from dtlab.ranks.seeds import seed_everything
 from dtlab.ranks.worlds import World
 from dtlab.train.config import TrainConfig
@@ -20,7 +19,7 @@ from dtlab.train.generators import Generators
 from dtlab.train.meter import Reading
 from dtlab.train.scaling import scaled_lr
 from dtlab.train.schedule import Schedule
-from dtlab.train.tasks import TableTask, TextTask
+from dtlab.train.tasks import Task
 from dtlab.train.trainer import Trainer
 
 __all__ = ["Parts", "build_parts", "interval_too_long"]
@@ -30,9 +29,9 @@ __all__ = ["Parts", "build_parts", "interval_too_long"]
 class Parts:
     """What one phase trains with."""
 
-    task: TableTask | TextTask
+    task: Task
     trainer: Trainer
-    loader: Loader
+    loader: AnyLoader
     coverage: Coverage
     schedule: Schedule | None
 
@@ -54,7 +53,7 @@ class Parts:
 def build_parts(
     config: TrainConfig,
     w: World,
-    task: TableTask | TextTask,
+    task: Task,
     *,
     on_reading: Callable[[Reading], None],
     tell: Callable[[str], None],
@@ -69,13 +68,10 @@ def build_parts(
     seed_everything(seed, 0)
     model = task.model().to(w.device)
     seed_everything(seed, w.rank)
-    table = task.training_table(w.device)
-    coverage = Coverage(table.ids)
-    sampler = GlobalBatchSampler(len(table), optim.global_batch, seed=seed)
-    device = None if table.ids.device == w.device else w.device
-    loader = Loader(table, sampler, prefetch=config.run.prefetch, device=device)
+    training = task.training(w.device)
+    loader, coverage = training.loader, Coverage(training.ids)
     optimizer = _optimizer(config, model)
-    schedule = _schedule(config, sampler.steps_per_epoch)
+    schedule = _schedule(config, loader.sampler.steps_per_epoch)
     has_dropout = config.model.dropout > 0 or config.model.embedding_dropout > 0
     trainer = Trainer(
         model,
@@ -96,7 +92,7 @@ def build_parts(
         on_reading=on_reading,
         tell=tell,
     )
-    trainer.settle(table.take(torch.arange(min(2, len(table)))).to(w.device))
+    trainer.settle(training.some)
     return Parts(task, trainer, loader, coverage, schedule)
 
 

@@ -25,7 +25,10 @@ CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
 _MOST_LOOKED_AT = 200
 # A run may go on with these changed, and a line says so; what the weights or the samples are, it may not.
 _FIXED = ("data", "model", "run.seed", "run.dtype", "run.refit", "optim.name")
-_FREE = ("run.output", "run.folder", "run.resume", "run.prefetch", "run.log_every")
+_FREE = (
+    "run.output", "run.folder", "run.resume", "run.prefetch", "run.log_every", "data.workers", "data.cache",
+    "data.cache_max_age_hours",
+)  # fmt: skip
 
 
 def job_name(environ: Mapping[str, str]) -> str | None:

@@ -153,9 +153,21 @@ class Schedule:
         """
         cut = self._plateau.observe(metric, counts=self.step >= self.warmup_steps)
         if cut and self.kind == "plateau":
-            self._cuts.append(self.step)
+            self.cut()
             return True
         return False
+
+    @property
+    def num_cuts(self) -> int:
+        """How often a plateau's rate was cut."""
+        return len(self._cuts)
+
+    def cut(self) -> None:
+        """Cut a plateau's rate from the next step on: a decision of :meth:`observe`, here or in another run.
+
+        Every rank calls it at the same step.
+        """
+        self._cuts.append(self.step)
 
     def check_finished(self) -> bool:
         """Whether the run made the planned number of steps; a DtlabWarning says so when it did not.

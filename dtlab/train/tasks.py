@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,17 +18,41 @@ from torch import Tensor, nn
 from dtlab.data.datasets import Dataset, load_dataset
 from dtlab.data.evaluate import gather_by_id
 from dtlab.data.features import Features
+from dtlab.data.loader import Loader
+from dtlab.data.parquet_stream import ParquetStream
+from dtlab.data.sampler import GlobalBatchSampler
+from dtlab.data.stream_dataset import StreamDataset, load_stream
+from dtlab.data.stream_loader import AnyLoader, StreamLoader
 from dtlab.data.text import Text, TextBatch, load_text
+from dtlab.errors import UserError
 from dtlab.ranks import agreement
 from dtlab.train.config import TrainConfig
 from dtlab.train.losses import Loss, binary_cross_entropy
 from dtlab.train.metrics import Metrics, evaluate, rank_batches
 from dtlab.train.package import build_model
 
-__all__ = ["Split", "TableTask", "TextMetrics", "TextTask", "load_task"]
+__all__ = ["Split", "StreamTask", "TableTask", "Task", "TextMetrics", "TextTask", "Training", "load_task"]
 
 Split = Literal["validation", "test"]
 Between = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one phase trains on."""
+
+    loader: AnyLoader
+    ids: Tensor
+    """[N] int64, of all training rows: what sample coverage counts."""
+    some: Any
+    """A batch of one or two training rows on the device."""
+
+
+def _from_memory(config: TrainConfig, table: Any, device: torch.device) -> Training:
+    sampler = GlobalBatchSampler(len(table), config.optim.global_batch, seed=config.run.seed)
+    moves = None if table.ids.device == device else device
+    loader = Loader(table, sampler, prefetch=config.run.prefetch, device=moves)
+    return Training(loader, table.ids, table.take(torch.arange(min(2, len(table)))).to(device))
 
 
 class TableTask:
@@ -46,8 +71,9 @@ class TableTask:
     def model(self) -> nn.Module:
         return build_model(self.config, self.data.features)
 
-    def training_table(self, device: torch.device) -> Any:
-        return self.data.train.to(device, dtype=getattr(torch, self.config.run.dtype))
+    def training(self, device: torch.device) -> Training:
+        table = self.data.train.to(device, dtype=getattr(torch, self.config.run.dtype))
+        return _from_memory(self.config, table, device)
 
     def evaluate(
         self, model: nn.Module, split: Split, batch: int, between: Between | None = None
@@ -85,8 +111,8 @@ class TextTask:
     def model(self) -> nn.Module:
         return build_model(self.config, None)
 
-    def training_table(self, device: torch.device) -> Any:
-        return self.data.train
+    def training(self, device: torch.device) -> Training:
+        return _from_memory(self.config, self.data.train, device)
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The windows' mean losses per token, added up."""
@@ -129,8 +155,65 @@ def _window_losses(model: nn.Module, batch: TextBatch) -> Tensor:
     return losses.view(batch.targets.shape).mean(dim=1)
 
 
-def load_task(config: TrainConfig) -> TableTask | TextTask:
+class StreamTask:
+    """As ``TableTask``, with rows that are read as they are needed."""
+
+    mode: Literal["max", "min"] = "max"
+    can_refit = True
+
+    def __init__(self, config: TrainConfig, data: StreamDataset) -> None:
+        self.config, self.data = config, data
+        self.features: Features | None = data.features
+        self.loss: Loss = binary_cross_entropy
+        self._scored: dict[str, ParquetStream] = {}
+
+    def model(self) -> nn.Module:
+        return build_model(self.config, self.data.features)
+
+    def training(self, device: torch.device) -> Training:
+        run, rows = self.config.run, self.data.train
+        size = agreement.world_size()
+        if len(rows) < size:
+            raise UserError(
+                f"data.path = {self.config.data.path!r}: {len(rows)} training rows for {size} ranks; use as "
+                "many ranks as rows or fewer"
+            )
+        stream = self.data.stream(rows, self.config.optim.global_batch, seed=run.seed)
+        dtype = getattr(torch, run.dtype)
+        loader = StreamLoader(
+            stream,
+            prefetch=run.prefetch,
+            num_workers=self.config.data.workers,
+            device=device,
+            dtype=None if dtype == torch.float32 else dtype,
+        )
+        some = stream.take(np.arange(min(2, len(rows)))).to(device, dtype=dtype)
+        return Training(loader, torch.from_numpy(self.data.ids(rows)), some)
+
+    def evaluate(
+        self, model: nn.Module, split: Split, batch: int, between: Between | None = None
+    ) -> Metrics | None:
+        if split not in self._scored:
+            size = agreement.world_size()
+            self._scored[split] = self.data.stream(
+                getattr(self.data, split), max(1, batch // size) * size, window=1, shuffle=False
+            )
+        return evaluate(model, self._scored[split].walk(0, 1), between=between)
+
+    def metric(self, metrics: Metrics) -> float:
+        return metrics.auc
+
+    def refit(self) -> StreamTask:
+        return StreamTask(self.config, self.data.refit())
+
+
+Task = TableTask | TextTask | StreamTask
+
+
+def load_task(config: TrainConfig) -> Task:
     """What ``config.data`` names, prepared and read; every rank may call it at once."""
     if config.data.name == "text":
         return TextTask(config, load_text(config.model.sequence, root=config.data.root))
+    if config.data.stream:
+        return StreamTask(config, load_stream(config.data))
     return TableTask(config, load_dataset(config.data))

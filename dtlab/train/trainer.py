@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dtlab.data.batch import Batch
-from dtlab.data.loader import Loader
+from dtlab.data.stream_loader import AnyLoader
 from dtlab.errors import UserError
 from dtlab.parallel.communication import AllReduceClock
 from dtlab.parallel.ddp import data_parallel, unwrap
@@ -186,7 +186,7 @@ class Trainer:
 
     def train_epoch(
         self,
-        loader: Loader,
+        loader: AnyLoader,
         *,
         label: str = "",
         max_steps: int | None = None,
@@ -284,7 +284,7 @@ class Trainer:
         self.tally.load_state_dict(state["sums"])
 
 
-def global_steps(loader: Loader, steps: int | None = None) -> Iterator[tuple[Batch, int]]:
+def global_steps(loader: AnyLoader, steps: int | None = None) -> Iterator[tuple[Batch, int]]:
     """``(this rank's batch, rows of the global batch)`` for each step; the count comes from the sampler.
 
     Stops after ``steps`` steps if given, leaving the loader at the position of the next one.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import threading
 
 import numpy as np
@@ -254,7 +255,9 @@ def test_stopping_early_ends_the_thread_and_its_error_reaches_the_loop(make, tmp
     damaged = copy / "part-001.parquet"
     content = bytearray(damaged.read_bytes())
     content[: len(content) // 2] = bytes(len(content) // 2)
+    times = damaged.stat()
     damaged.write_bytes(content)
+    os.utime(damaged, ns=(times.st_atime_ns, times.st_mtime_ns))  # the disk did it, and not a writer
     with pytest.raises(UserError, match=r"part-001\.parquet.*damaged"):
         list(loader)
     assert threading.active_count() == before
@@ -265,6 +268,11 @@ def test_a_file_that_was_replaced_meanwhile_is_named(make, tmp_path):
     stream = make(path=copy)
     pq.write_table(table(100), copy / "part-002.parquet", row_group_size=30)
     with pytest.raises(UserError, match=r"part-002\.parquet"):
+        list(stream)
+    stream = make(path=copy)
+    same = pq.read_table(copy / "part-001.parquet")
+    pq.write_table(same, copy / "part-001.parquet", row_group_size=50)  # would fit, and is other bytes' time
+    with pytest.raises(UserError, match=r"part-001\.parquet was changed while the run read it"):
         list(stream)
     stream = make(path=copy)
     (copy / "part-002.parquet").unlink()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from dtlab.data import cache as cache_module
+from dtlab.data import prepare as prepare_module
 from dtlab.data.batch import Batch
 from dtlab.data.cache import Cache, CacheCounts
 from dtlab.data.config import DataConfig
@@ -154,7 +155,7 @@ def test_content_is_hashed_once_as_long_as_the_files_stay(log, tmp_path, monkeyp
     cache = Cache("disk", tmp_path / "cache")
     paths = sorted(log.folder.iterdir())
     digest = cache.digest(paths)
-    monkeypatch.setattr(cache_module, "file_digest", lambda _: "read again")
+    monkeypatch.setattr(prepare_module, "file_digest", lambda _: "read again")
     assert cache.digest(paths) == digest
     log(seed=1)
     assert cache.digest(paths) == "read again"
