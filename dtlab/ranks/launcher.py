@@ -132,8 +132,8 @@ def launch(
             reports = run.reports()
             if requests.received is not None and any(report.outcome != "returned" for report in reports):
                 _give_up(requests.received, grace, reports)
-            if run.timed_out:
-                raise timeout_error(timeout, reports)
+            if run.timed_out or run.joins_in_vain:
+                raise timeout_error(timeout if run.timed_out else None, reports)
             if not any(report.failed for report in reports):
                 return _results(run, restart)
             blamed = to_blame(reports)
@@ -179,7 +179,7 @@ def _attempt(
         return starter(fds, own, not_for_child)
 
     try:
-        with Run(plan.world_size, folder, plan.echo, store, requests) as run:
+        with Run(plan.world_size, folder, plan.echo, store, f"{identity}/{restart}", requests) as run:
             run.start(fd, start)
             run.wait(timeout)
         starter.check(run)

@@ -83,7 +83,8 @@ class RankReport:
         if self.outcome == "killed":
             return f"was killed by {signal_name(-(self.exit_code or 0))}"
         if self.outcome == "exited":
-            return f"exited with code {self.exit_code}"
+            early = "" if self.exit_code else " before its function returned"
+            return f"exited with code {self.exit_code}{early}"
         return f"failed: {self.exception()}"
 
     def exception(self) -> str:

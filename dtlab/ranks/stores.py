@@ -170,3 +170,19 @@ def join_key(generation: int, rank: int) -> str:
 def fault_key(generation: int) -> str:
     """Where the reason is kept for which this meeting failed."""
     return f"fault/{generation}"
+
+
+def say_ended(store: Any, job: str, rank: int, message: str) -> None:
+    """Tell those who meet now, or will, that ``rank`` has ended and cannot come: they raise ``message``.
+
+    ``store`` is the launcher's, ``job`` names the launch in it, as ``Membership.job`` does.
+    """
+    import torch.distributed as dist
+
+    with contextlib.suppress(Exception):  # the store may be gone with its host
+        prefixed = dist.PrefixStore(f"dtlab/{job}", store)
+        generation = 1
+        while prefixed.check([join_key(generation, rank)]):
+            generation += 1
+        if not prefixed.check([fault_key(generation)]):
+            prefixed.set(fault_key(generation), message)

@@ -2,8 +2,9 @@
 
 - It runs in the thread that called launch, without an event loop of its own kind: prints reach the right
   cell, and Ctrl-C interrupts it.
-- All returned: the ranks are released and leave together. One returned early: it is released after
-  ``EARLY_SECONDS``, so that a peer that still waits for it fails at once instead of never.
+- All returned: the ranks are released and leave together. One returned early: who waits for it in
+  ``dtlab.world()`` is told at once. It is released after ``EARLY_SECONDS``, so that a peer that waits for it
+  in a collective fails at once instead of never; who waits to make a process group with it is looked for.
 - One failed: the others get a moment to report what it did to them, are asked what they are doing, and
   stopped.
 - Timeout or Ctrl-C: asked, then SIGINT, SIGTERM, SIGKILL within seconds.
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtlab.ranks import channel, crash, processes
+from dtlab.ranks import channel, crash, processes, stores
 from dtlab.ranks.rank_handle import Rank
 from dtlab.ranks.rank_state import RankState
 from dtlab.ranks.report import RankReport
@@ -39,6 +40,8 @@ _POLL_SECONDS = 0.02  # where the system gives no descriptor for a process
 ON_FAILURE = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 2.0))
 ON_INTERRUPT = ((signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 2.0))
 
+_JOINING = ("init_process_group", "new_group")
+
 Start = Callable[[int, Descriptors, Sequence[int]], processes.RankProcess]
 
 
@@ -46,13 +49,22 @@ class Run:
     """One attempt. Use as a context manager: leaving it ends and closes everything."""
 
     def __init__(
-        self, world_size: int, folder: Path, echo: bool, store: Any, requests: StopRequests | None = None
+        self,
+        world_size: int,
+        folder: Path,
+        echo: bool,
+        store: Any,
+        job: str,
+        requests: StopRequests | None = None,
     ) -> None:
         self.requests = requests or StopRequests(None)
+        self.job = job
         self._handed_on = False
         self.folder = folder
         self.store = store
         self.timed_out = False
+        self.joins_in_vain = False
+        """Ranks wait to make a process group with one that has returned."""
         self.seconds = 0.0
         self._all_started_at: float | None = None
         self.ranks: list[Rank] = []
@@ -107,6 +119,8 @@ class Run:
         deadline = time.monotonic() + START_SECONDS
         failed_at: float | None = None
         leave_by: float | None = None
+        look_at: float | None = None
+        joining: set[int] = set()
         while any(not rank.gone for rank in self.ranks):
             self._turn(self._pause(deadline, failed_at is not None or leave_by is not None))
             now = time.monotonic()
@@ -131,6 +145,15 @@ class Run:
                 for rank in self.ranks:
                     if rank.returned_at is not None and now >= rank.returned_at + EARLY_SECONDS:
                         self._release(rank)
+                        look_at = look_at or now
+                if look_at is not None and now >= look_at:
+                    look_at = now + EARLY_SECONDS
+                    # Twice: the first time they may just be late.
+                    joining, before = self._joining(), joining
+                    if joining & before:
+                        self.joins_in_vain = True
+                        self.stop(ON_FAILURE)
+                        return
                 if self._all_started_at is None and all(rank.started for rank in self.ranks):
                     self._all_started_at = now
                     deadline = now + timeout if timeout is not None else math.inf
@@ -217,6 +240,7 @@ class Run:
                 elif tag == channel.RETURNED:
                     rank.seconds, rank.result = channel.split_result(body)
                     rank.returned_at = time.monotonic()
+                    self._say_returned(rank)
                 elif tag == channel.FAILED:
                     rank.failure = json.loads(body)
 
@@ -262,6 +286,22 @@ class Run:
             rank.released = True
             with contextlib.suppress(OSError):
                 rank.control.send(channel.RELEASE)
+
+    def _say_returned(self, rank: Rank) -> None:
+        """To ranks that meet in ``dtlab.world()``; those that have left it hear nothing."""
+        stores.say_ended(
+            self.store,
+            self.job,
+            rank.rank,
+            f"rank {rank.rank} of {self._world_size} returned without joining, and others wait for it in "
+            "dtlab.world(). Fix: every rank joins, also one that has nothing to do",
+        )
+
+    def _joining(self) -> set[int]:
+        """Ranks that wait in the making of a process group."""
+        self._ask(_ASK_SECONDS)
+        running = [rank for rank in self.ranks if rank.returned_at is None and rank.state is not None]
+        return {rank.rank for rank in running if rank.state is not None and rank.state.operation in _JOINING}
 
     def _ask(self, timeout: float) -> None:
         """Ask the ranks that still run for their last operation, before they are stopped."""

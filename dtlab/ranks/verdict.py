@@ -88,7 +88,7 @@ def timeout_error(seconds: float | None, reports: Sequence[RankReport]) -> RankE
     """The error of a run that did not end in time.
 
     Args:
-        seconds: the limit; None when the ranks did not even start.
+        seconds: the limit; None when the ranks did not even start, or wait for one that has returned.
         reports: every rank, ``stopped`` for those that still ran, with their state.
     """
     size = len(reports)
@@ -110,9 +110,12 @@ def timeout_error(seconds: float | None, reports: Sequence[RankReport]) -> RankE
     else:
         explanation = explain(states)
         late, told = explanation.late, explanation.text
-    first = (
-        f"timeout after {seconds:g} s: {told}" if seconds and not starting else f"timeout at start-up: {told}"
-    )
+    if starting:
+        first = f"timeout at start-up: {told}"
+    elif seconds is None:
+        first = f"{told} without joining. Fix: every rank makes the process group, or none"
+    else:
+        first = f"timeout after {seconds:g} s: {told}"
     running = [report.rank for report in reports if report.outcome != "returned"]
     rank = late[0] if late else (running or [0])[0]
     lines, shown = _source(_standing(reports[rank]))
@@ -120,7 +123,7 @@ def timeout_error(seconds: float | None, reports: Sequence[RankReport]) -> RankE
         "\n".join([first, *lines]),
         rank=rank,
         world_size=size,
-        exception_type="TimeoutError",
+        exception_type="TimeoutError" if starting or seconds is not None else "",
         message=first,
         cell_lines=shown,
         reports=reports,

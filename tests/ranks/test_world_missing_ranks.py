@@ -1,7 +1,12 @@
 """Ranks that do not come, come twice or cannot be: named within seconds."""
 
+import os
+import sys
+
 import pytest
 from world_scripts import by_hand, free_port, run_ranks, write
+
+import dtlab
 
 JOIN = """
     import dtlab
@@ -103,3 +108,82 @@ def test_on_one_host_nothing_listens_beyond_loopback(tmp_path):
     assert addresses in ("listening ['127.0.0.1']", "listening ['127.0.0.1', '::ffff:127.0.0.1']")
     # the store's socket is among them, so the test did look at something
     assert int(zero.out.split()[-1]) >= 1
+
+
+def returns_at_once():
+    return None
+
+
+def leaves_by_exit():
+    sys.exit(0)
+
+
+def joins_once():
+    with dtlab.world() as w:
+        w.barrier()
+
+
+def rank_1_does(act):
+    if os.environ["RANK"] == "1":
+        return act()
+    with dtlab.world() as w:
+        w.barrier()
+    with dtlab.world() as w:
+        w.barrier()
+
+
+@pytest.mark.parametrize("act", [returns_at_once, leaves_by_exit, joins_once])
+def test_rank_that_ends_without_joining_is_named_to_those_who_wait_in_world(act):
+    with pytest.raises(dtlab.RankError) as caught:
+        dtlab.launch(rank_1_does, 2, act, timeout=50, echo=False)  # joining would wait for 60 seconds
+    text = str(caught.value)
+    assert "rank 1 of 2 returned without joining" in text.splitlines()[0]
+    assert any("-->" in line and "dtlab.world()" in line for line in caught.value.cell_lines)
+    assert "rank 1 had returned" in text
+
+
+def ends_its_process():
+    os._exit(0)
+
+
+def test_rank_that_ends_its_process_before_joining_is_named():
+    with pytest.raises(dtlab.RankError) as caught:
+        dtlab.launch(rank_1_does, 2, ends_its_process, timeout=50, echo=False)
+    first = str(caught.value).splitlines()[0]
+    assert first == "rank 1 of 2 exited with code 0 before its function returned"
+
+
+def only_rank_0_makes_a_group(has_joined):
+    import torch.distributed as dist
+
+    if has_joined:
+        dist.init_process_group("gloo")
+    if os.environ["RANK"] == "1":
+        return
+    dist.new_group([0, 1]) if has_joined else dist.init_process_group("gloo")
+
+
+@pytest.mark.parametrize("has_joined", [False, True])
+def test_group_made_by_plain_torch_without_a_rank_that_has_returned_is_an_error(monkeypatch, has_joined):
+    monkeypatch.setattr("dtlab.ranks.supervise.EARLY_SECONDS", 1.0)
+    with pytest.raises(dtlab.RankError) as caught:
+        dtlab.launch(only_rank_0_makes_a_group, 2, has_joined, timeout=120, echo=False)
+    first = str(caught.value).splitlines()[0]
+    assert first.startswith(f"rank 0 of 2 waits in {'new' if has_joined else 'init_process'}_group")
+    assert "rank 1 had returned without joining" in first
+
+
+def rank_0_is_slow_to_return():
+    import time
+
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 0:
+        time.sleep(1.5)
+    return dist.get_rank()
+
+
+def test_rank_that_has_joined_may_return_before_another(monkeypatch):
+    monkeypatch.setattr("dtlab.ranks.supervise.EARLY_SECONDS", 0.2)
+    assert dtlab.launch(rank_0_is_slow_to_return, 2, timeout=60, echo=False) == [0, 1]
