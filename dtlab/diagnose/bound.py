@@ -67,8 +67,9 @@ class BoundVerdict:
         total = sum(self.seconds.values())
         shares = ", ".join(f"{name} {value / total:.0%}" for name, value in self.seconds.items())
         is_fine = self.bound == "compute-bound" and self.busy_share >= LOW_BUSY_SHARE
-        fix = "" if is_fine and not self.advice else "; then ".join(map(str, self.advice[:3]))
-        first = Line(OK if is_fine else WARN, "bound", f"{self.bound}: {shares}", fix)
+        tries = "; then ".join(map(str, self.advice[:3]))
+        value = f"{self.bound}: {shares}" + (f"; next: {tries}" if is_fine and tries else "")
+        first = Line(OK if is_fine else WARN, "bound", value, "" if is_fine else tries)
         return [first, *(Line(WARN, "steps", note, "look there first") for note in self.notes)]
 
     def __str__(self) -> str:
@@ -134,7 +135,6 @@ def _advice(medians: dict[str, float], bound: Bound, about: StepProfile) -> list
             "one sync for twice the samples: a larger batch per rank, or micro-batches in no_sync()",
             without(communication / 2),
         ),
-        Advice("send gradients in bf16: half the bytes", without(communication / 2)),
     ]
     if on_cuda:  # on a CPU the ranks compute and communicate on the same cores
         tries += [

@@ -7,6 +7,8 @@ exchange one number per parameter: 16 bytes each, whatever the size of the model
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -14,16 +16,17 @@ from torch import Tensor, nn
 from dtlab.parallel.ddp import unwrap
 from dtlab.ranks import agreement
 
-__all__ = ["DesyncError", "check_replicas", "differing_parameters"]
+__all__ = ["DesyncError", "check_replicas", "differing_parameters", "differing_tensors"]
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+
+_NOTHING = -(2**61)  # no sum of bits comes near
 
 
 class DesyncError(RuntimeError):
     """The replicas are no longer one model."""
 
 
-@torch.no_grad()
 def differing_parameters(model: nn.Module, group: dist.ProcessGroup | None = None) -> dict[str, list[int]]:
     """Parameters and buffers that are not the same bits everywhere: name -> ranks that differ (collective).
 
@@ -32,11 +35,19 @@ def differing_parameters(model: nn.Module, group: dist.ProcessGroup | None = Non
     >>> differing_parameters(nn.Linear(2, 1))  # a world of one agrees with itself
     {}
     """
-    if agreement.world_size(group) == 1:
-        return {}
     inner = unwrap(model)
-    named = [*inner.named_parameters(), *inner.named_buffers()]
-    sums = torch.stack([_bits(tensor) for _, tensor in named]) if named else torch.zeros(0, dtype=torch.int64)
+    return differing_tensors([*inner.named_parameters(), *inner.named_buffers()], group)
+
+
+@torch.no_grad()
+def differing_tensors(
+    named: Sequence[tuple[str, Tensor | None]], group: dist.ProcessGroup | None = None
+) -> dict[str, list[int]]:
+    """As :func:`differing_parameters`, for the same names on every rank; None differs from every tensor."""
+    if agreement.world_size(group) == 1 or not named:
+        return {}
+    device = next((tensor.device for _, tensor in named if tensor is not None), None)
+    sums = torch.stack([_bits(tensor, device) for _, tensor in named])
     wire = torch.cat([sums, -sums]).to(agreement.wire_device(group))
     dist.all_reduce(wire, op=dist.ReduceOp.MIN, group=group)
     lowest, highest = wire.chunk(2)
@@ -70,8 +81,13 @@ def check_replicas(model: nn.Module, step: int, group: dist.ProcessGroup | None 
     )
 
 
-def _bits(tensor: Tensor) -> Tensor:
+def _bits(tensor: Tensor | None, device: torch.device | None = None) -> Tensor:
     """A sum over the tensor's bits: another one as soon as a single bit differs. Stays on the device."""
+    if tensor is None:
+        return torch.tensor(_NOTHING, device=device)
+    if tensor.is_sparse:
+        tensor = tensor.coalesce()
+        return _bits(tensor.values()) + 31 * _bits(tensor.indices())
     plain = tensor.detach().contiguous().flatten()
     if plain.is_complex():
         plain = torch.view_as_real(plain).flatten()
