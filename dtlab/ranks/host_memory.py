@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["available_bytes", "container_limit"]
+__all__ = ["available_bytes", "container_limit", "total_bytes"]
 
 # Version 2 of control groups, and version 1.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -18,6 +18,16 @@ def container_limit() -> int | None:
     """Bytes that the container may use; None where nothing limits it."""
     limit = _first_number(_LIMITS)
     return limit if limit is not None and limit < 2**60 else None
+
+
+def total_bytes() -> int:
+    """Bytes of the host, or those that its container may use.
+
+    >>> total_bytes() >= available_bytes()
+    True
+    """
+    total, limit = psutil.virtual_memory().total, container_limit()
+    return total if limit is None else min(total, limit)
 
 
 def available_bytes() -> int:

@@ -321,6 +321,7 @@ class Job:
             seed=self.config.run.seed,
             data={"name": self.task.data.name, "version": self.task.data.version},
             world_size=self.world.size,
+            num_nodes=self.world.num_nodes,
             launcher=self.world.launcher,
             checkpoint=None if info is None else info.path.name,
             environment=environment(),

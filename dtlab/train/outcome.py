@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from dtlab.cost import billing
+from dtlab.train.meter import peak_memory_bytes
 from dtlab.train.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def _so_far(job: Job) -> dict[str, Any]:
         "samples_per_second": share("samples_per_second"),
         "communication_share": share("communication_share"),
         "wait_share": share("wait_share"),
+        "memory_bytes": max(job.world.gather(peak_memory_bytes(), dst=None) or [0]),
         "seconds": seconds,
         "usd_estimate": round(bill.usd, 6),
         "bill": bill.line(),

@@ -38,15 +38,24 @@ def git_state(folder: Path | None = None) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and machine, without names of hosts or users."""
+    """Versions and machine, without names of hosts or users.
+
+    ``memory_bytes`` is that of this rank's card, else of the host (or its container), which its ranks share.
+    """
     import torch
 
+    from dtlab.ranks.host_memory import total_bytes
+
+    on_card = torch.cuda.is_available() and torch.cuda.is_initialized()
+    card = torch.cuda.get_device_properties(torch.cuda.current_device()) if on_card else None
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cores": os.cpu_count(),
         "system": platform.system(),
+        "card": None if card is None else card.name,
+        "memory_bytes": total_bytes() if card is None else card.total_memory,
     }
 
 
