@@ -78,6 +78,53 @@ def test_two_ranks_share_values_and_decisions():
     assert one["who"] == (2, 1, 2, "dtlab", "gloo", False, "cpu")
 
 
+def what_does_not_fit_together(w):
+    """Calls of which the ranks make unlike ones, with words that the error must have."""
+    r = w.rank
+    yield lambda: w.mean(torch.ones(3 + r)), ["rank 0: mean of float32 [3]", "rank 1: mean of float32 [4]"]
+    yield lambda: w.mean(torch.ones(500, 1 + r)), ["float32 [500, 1]", "float32 [500, 2]"]
+    yield lambda: w.mean(torch.ones([4] * (1 + r))), ["float32 [4]", "float32 [4, 4]"]
+    yield lambda: w.mean(torch.ones(3).to([torch.int64, torch.float64][r])), ["int64 [3]", "float64 [3]"]
+    yield lambda: w.mean(torch.tensor(1.0) if r else 0.0), ["mean of a number", "mean of float32 []"]
+    yield lambda: w.mean({"loss": 1.0} if r else 0.0), ["rank 1: mean of a dict"]
+    yield lambda: w.mean(1.0, weight=3 if r else None), ["rank 1: mean of a number with a weight"]
+    yield lambda: w.gather(torch.ones(2), dst=r), ["float32 [2] to rank 0", "float32 [2] to rank 1"]
+    yield lambda: w.broadcast(1, src=r), ["rank 1: broadcast of rank 1's value"]
+    yield lambda: w.all_agree({"stop": True} if r else [True, False]), ["flags ['stop']", "a list of 2 flags"]
+    yield lambda: w.all_agree(True, rule=["all", "any"][r]), ["rule 'all'", "rule 'any'"]
+    yield lambda: w.mean(1.0) if r else w.gather("x"), ["rank 0: gather of str", "rank 1: mean of a number"]
+
+
+def told_of_what_does_not_fit():
+    told = []
+    with dtlab.world() as w:
+        for call, words in what_does_not_fit_together(w):
+            try:
+                told.append(f"no error, but {call()}")
+            except dtlab.UserError as error:
+                told += [
+                    str(error),
+                    *(f"{word!r} is not in {error}" for word in words if word not in str(error)),
+                ]
+        many = [[True] * 2000 + [w.rank == 0], [False] * 2000 + [w.rank == 1]]
+        fine = (
+            w.mean(torch.full((1000, 3), float(w.rank))).unique().tolist(),
+            w.mean(torch.tensor([1 + 2j, 3j]) * w.rank).tolist(),
+            tuple(w.mean(torch.zeros(0, 4)).shape),
+            [w.all_agree(flags, rule="any")[-2:] for flags in many],
+        )
+    return told, fine
+
+
+def test_unlike_shapes_types_and_calls_are_one_error_on_every_rank_and_the_group_goes_on():
+    zero, one = dtlab.launch(told_of_what_does_not_fit, 2, timeout=60)
+    assert zero == one
+    told, fine = zero
+    assert len(told) == 12
+    assert all("different things" in line and "is not in" not in line for line in told), told
+    assert fine == ([0.5], [0.5 + 1j, 1.5j], (0, 4), [[True, True], [False, True]])
+
+
 def gather_predictions(samples):
     """Each rank holds its stride of the samples, as an uneven sampler gives it."""
     with dtlab.world() as w:
