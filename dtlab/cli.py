@@ -31,6 +31,9 @@ app.command(
 app.command(
     "dtlab.commands.machine:doctor", name="doctor", help="Check this machine, with the fix for each fault."
 )
+app.command(
+    "dtlab.commands.ladder:ladder", name="ladder", help="Climb towards more hosts; stop where a rung fails."
+)
 app.command("dtlab.commands.money:cost", name="cost", help="Price of a run: instance, hours, how many.")
 app.command(
     "dtlab.commands.money:instances", name="instances", help="List the known instances with their prices."
@@ -47,11 +50,11 @@ def main(tokens: Sequence[str] | None = None) -> int:
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
         if file is None and bound.arguments.get("config_file") is not None:
             raise UserError(
-                f"config file = {str(bound.arguments['config_file'])!r}: must come right after 'train'"
+                f"config file = {str(bound.arguments['config_file'])!r}: must come right after {words[0]!r}"
             )
     except (CycloptsError, UserError, ValueError, TypeError) as error:
-        # Under torchrun every rank reads the same words: one of them says what is wrong.
-        return _refuse(error) if os.environ.get("RANK", "0") == "0" else 2
+        # Under a launcher every rank reads the same words: one of them says what is wrong.
+        return _refuse(error, same_on_all_ranks=True)
     except SystemExit as stop:  # --help and --version print and leave
         return int(stop.code or 0)
     return guarded(lambda: command(*bound.args, **bound.kwargs))
@@ -82,19 +85,25 @@ def guarded(call) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: Exception, *, same_on_all_ranks: bool = False) -> int:
+    from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
+
     line = " ".join(str(error).split())
+    if tell_agent(line):
+        leave_to_rank_0()
+    elif same_on_all_ranks and os.environ.get("RANK", "0") != "0":
+        return 2
     print(f"dtlab: {line}", file=sys.stderr)
     return 2
 
 
 def _config_file(words: list[str]) -> Dict | None:
-    """The values of ``dtlab train FILE``, to stand under the flags."""
-    if len(words) < 2 or words[0] != "train" or words[1].startswith("-"):
+    """The values of ``dtlab train FILE`` or ``dtlab ladder FILE``, to stand under the flags."""
+    if len(words) < 2 or words[0] not in ("train", "ladder") or words[1].startswith("-"):
         return None
     from dtlab.commands.config_file import read_config_file
 
-    return Dict({"train": read_config_file(words[1])}, source=words[1])
+    return Dict({words[0]: read_config_file(words[1])}, source=words[1])
 
 
 def _whole_numbers(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
