@@ -151,7 +151,7 @@ def _advice(medians: dict[str, float], bound: Bound, about: StepProfile) -> list
         Advice("update less often: a larger global batch", without(medians["optimizer"] / 2)),
         Advice("read losses, log and save less often in the loop", without(medians["other"])),
     ]
-    if bound == "compute-bound":
+    if bound == "compute-bound" and (data + communication) <= (1 - LOW_BUSY_SHARE) * step:
         tries.append(Advice("twice the ranks: at best for the same dollars per sample", 2.0))
     elif size > 1 and bound == "communication-bound":
         tries.append(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from dtlab.diagnose import checks
 from dtlab.diagnose.checks import FAIL, OK, WARN, Line
+from dtlab.diagnose.utilisation import nvml_line, nvml_percent
 
 _COLOURS = {OK: "#1a7f37", WARN: "#9a6700", FAIL: "#b42318"}
 
@@ -101,6 +102,8 @@ def doctor(*, run_ranks: bool = True, environ: Mapping[str, str] | None = None) 
         'Python'
     """
     lines = checks.all_static(os.environ if environ is None else environ)
+    if nvml_percent() is not None:
+        lines.append(nvml_line())
     needed = ("Python", "torch", "backends", "loopback")
     broken = [line.name for line in lines if line.status == FAIL and line.name in needed]
     if run_ranks and broken:

@@ -20,7 +20,14 @@ import math
 from dtlab.diagnose.checks import OK, WARN, Line
 from dtlab.errors import UserError
 
-__all__ = ["NVML_MEANING", "busy_share", "cloudwatch_per_card", "nvml_percent", "utilisation_lines"]
+__all__ = [
+    "NVML_MEANING",
+    "busy_share",
+    "cloudwatch_per_card",
+    "nvml_line",
+    "nvml_percent",
+    "utilisation_lines",
+]
 
 LOW_BUSY_SHARE = 0.7
 """Below it a rank waits for 30 % of what is paid for; S4 asks for this much before a second host."""
@@ -79,8 +86,10 @@ def nvml_percent() -> int | None:
     return int(value) if math.isfinite(value) else None
 
 
-def utilisation_lines(data_share: float, communication_share: float) -> list[Line]:
+def utilisation_lines(data_share: float, communication_share: float, *, now: bool = True) -> list[Line]:
     """The busy share, with its verdict, and the figures that look like it.
+
+    ``now``: also read NVML; leave it out for a run that is over.
 
     >>> [line.status for line in utilisation_lines(0.05, 0.1)]
     ['OK', 'OK', 'OK']
@@ -92,10 +101,11 @@ def utilisation_lines(data_share: float, communication_share: float) -> list[Lin
     if is_low:
         what = "the wait for data" if data_share > communication_share else "communication"
         fix = f"shorten {what} before adding ranks: they would wait as well"
-    found = nvml_percent()
-    now = "not measured here" if found is None else f"{found} % now"
-    return [
-        Line(WARN if is_low else OK, "busy share", value, fix),
-        Line(OK, "NVML utilisation", f"{now}; {NVML_MEANING}"),
-        Line(OK, "CloudWatch", CLOUDWATCH_MEANING),
-    ]
+    cloudwatch = Line(OK, "CloudWatch", CLOUDWATCH_MEANING)
+    return [Line(WARN if is_low else OK, "busy share", value, fix), nvml_line(now=now), cloudwatch]
+
+
+def nvml_line(*, now: bool = True) -> Line:
+    """NVML's figure of this moment, where there is one, and what it means."""
+    found = nvml_percent() if now else None
+    return Line(OK, "NVML utilisation", f"{'' if found is None else f'{found} % now; '}{NVML_MEANING}")

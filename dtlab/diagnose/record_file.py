@@ -1,0 +1,144 @@
+"""Read a run record: ``record.jsonl``, or the folder that ``dtlab train`` left.
+
+Any file may be given, so nothing in it is taken on trust: a field that is missing or of another kind is None.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dtlab.errors import UserError
+
+__all__ = ["Event", "RunRecord", "read_record"]
+
+NAME = "record.jsonl"
+_STARTS = ("start", "resume")
+_MOST_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of the record."""
+
+    kind: str
+    values: dict[str, Any]
+
+    def number(self, *keys: str) -> float | None:
+        """The finite number at ``values[key][key]...``; None where there is none."""
+        found = self.value(*keys)
+        is_number = isinstance(found, int | float) and not isinstance(found, bool)
+        return float(found) if is_number and math.isfinite(found) else None
+
+    def text(self, *keys: str) -> str | None:
+        """The text there, on one line and of at most 300 characters; None where there is none."""
+        found = self.value(*keys)
+        return " ".join(found.split())[:300] if isinstance(found, str) and found.strip() else None
+
+    def value(self, *keys: str) -> Any:
+        found: Any = self.values
+        for key in keys:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The events of one run in order; a run that was started again has several starts."""
+
+    path: Path
+    events: tuple[Event, ...]
+
+    def of(self, *kinds: str) -> list[Event]:
+        return [event for event in self.events if event.kind in kinds]
+
+    @cached_property
+    def start(self) -> Event:
+        """The last start, whose configuration and world size the end belongs to."""
+        return self.of(*_STARTS)[-1]
+
+    @cached_property
+    def end(self) -> Event | None:
+        """How the last attempt ended: "end", "failed", or None."""
+        last = self.attempts[-1]
+        return next((event for event in reversed(last) if event.kind in ("end", "failed")), None)
+
+    @cached_property
+    def attempts(self) -> list[list[Event]]:
+        """The events, cut before each start."""
+        found: list[list[Event]] = []
+        for event in self.events:
+            if event.kind in _STARTS:
+                found.append([])
+            found[-1].append(event)
+        return found
+
+
+def read_record(path: Path) -> RunRecord:
+    """Read ``path``, a record or the folder of a run.
+
+    Raises:
+        UserError: there is no such file, it cannot be read, or it is no run record; one line says why.
+    """
+    file = _file_in(path)
+    try:
+        if file.stat().st_size > _MOST_BYTES:
+            raise UserError(f"run = {str(file)!r}: more than 1 GiB; give the record.jsonl of one run")
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"run = {str(file)!r}: {error.strerror}; give the record.jsonl of a run") from None
+    except UnicodeDecodeError:
+        raise UserError(f"run = {str(file)!r}: not text; give the record.jsonl of a run") from None
+    lines = text.split("\n")
+    is_whole = lines[-1] == ""
+    if is_whole:
+        lines.pop()
+    if not text.strip():
+        raise UserError(f"run = {str(file)!r}: empty; the run ended before it wrote its first line")
+    events: list[Event] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() and number < len(lines):
+            continue
+        is_last = number == len(lines) and not is_whole
+        events.append(_event(file, number, line, is_last, is_first=not events))
+    return RunRecord(file, tuple(events))
+
+
+def _file_in(path: Path) -> Path:
+    try:
+        if not path.is_dir():
+            return path
+        if (path / NAME).is_file():
+            return path / NAME
+        runs = [each.parent for each in path.glob(f"*/{NAME}")]
+        newest = max(runs, key=lambda each: (each / NAME).stat().st_mtime, default=None)
+    except OSError as error:
+        raise UserError(f"run = {str(path)!r}: {error.strerror}; give the record.jsonl of a run") from None
+    if newest is None:
+        raise UserError(f"run = {str(path)!r}: no {NAME} in it; give the folder that dtlab train named")
+    raise UserError(
+        f"run = {str(path)!r}: holds {len(runs)} run(s) and is none itself; give one, the newest is {newest}"
+    )
+
+
+def _event(file: Path, number: int, line: str, is_last: bool, *, is_first: bool) -> Event:
+    where = f"run = {str(file)!r}: line {number}"
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        if is_last and not is_first:
+            raise UserError(
+                f"{where}, the last one, is torn: the run was killed or the disk full while it was written; "
+                f"remove that line to review what came before it"
+            ) from None
+        raise UserError(f"{where} is no JSON; give the record.jsonl of a run") from None
+    kind = values.get("event") if isinstance(values, dict) else None
+    if not isinstance(kind, str):
+        raise UserError(f"{where} is JSON, but no event of a run record; give the record.jsonl of a run")
+    if is_first and (kind not in _STARTS or not isinstance(values.get("config"), dict)):
+        raise UserError(f"{where} is not the start of a run; give a whole record.jsonl")
+    return Event(kind, values)

@@ -1,0 +1,85 @@
+"""What a run record says about speed and memory: waiting, communication, the bound, the room left.
+
+The record's shares come from the trainer's own meter. Its communication is the time that gradients were *in
+flight*; on a CPU, with one bucket, that is exposed. On a card part of it hides behind backward, so it is an
+upper limit: ``step_profile`` tells the two apart.
+"""
+
+from __future__ import annotations
+
+from dtlab.diagnose.bound import bound_verdict
+from dtlab.diagnose.checks import OK, WARN, Line
+from dtlab.diagnose.record_file import RunRecord
+from dtlab.diagnose.step_profile import StepProfile
+from dtlab.diagnose.utilisation import utilisation_lines
+
+__all__ = ["memory", "speed"]
+
+WAIT_LIMIT = 0.1
+COMMUNICATION_LIMIT = 0.2
+"""S0's limit for the share of communication."""
+MEMORY_LIMIT = 0.9
+"""S0's limit for the share of memory."""
+
+
+def speed(record: RunRecord) -> list[Line]:
+    """Waiting for data, communication, what the run was bound by, and the busy share."""
+    shares = _shares(record)
+    if shares is None:
+        return []
+    wait, communication = shares
+    on_card = record.start.text("environment", "card") is not None
+    profile = StepProfile.of(
+        [{"data": wait, "forward": 1 - wait - communication, "communication": communication}],
+        device="cuda" if on_card else "cpu",
+        world_size=int(record.start.number("world_size") or 1),
+    )
+    waits = wait > WAIT_LIMIT
+    fix = "read ahead (run.prefetch) or keep prepared rows (data.cache)" if waits else ""
+    lines = [Line(WARN if waits else OK, "input", f"{wait:.1%} of the time waiting for data", fix)]
+    talks = communication > COMMUNICATION_LIMIT
+    seen = (
+        "in flight, part of it behind backward" if on_card else "of the time in all-reduces, waits included"
+    )
+    fix = "a larger batch per rank, micro-batches in no_sync(), or fewer ranks" if talks else ""
+    lines.append(Line(WARN if talks else OK, "communication", f"{communication:.1%} {seen}", fix))
+    return [*lines, *bound_verdict(profile).lines(), *utilisation_lines(wait, communication, now=False)]
+
+
+def memory(record: RunRecord) -> list[Line]:
+    """The most that a rank held, as a share of what there is."""
+    held = [e.number("memory_bytes") for e in record.of("reading", "end")]
+    most = max((value for value in held if value is not None and value > 0), default=None)
+    if most is None:
+        return []
+    there, start = record.start.number("environment", "memory_bytes"), record.start
+    value = f"at most {most / 1e9:.2f} GB on a rank"
+    if not there or there <= 0:
+        return [Line(OK, "memory", f"{value}; how much there was is not recorded")]
+    ranks, place = 1.0, "its card"
+    if start.text("environment", "card") is None:
+        ranks = max(1.0, (start.number("world_size") or 1) / max(1.0, start.number("num_nodes") or 1))
+        place = f"the host, which {ranks:.0f} rank(s) share"
+    share = ranks * most / there
+    value += f": {share:.0%} of the {there / 1e9:.1f} GB of {place}"
+    if share > MEMORY_LIMIT:
+        fix = "lower optim.micro_batch, compute in bf16, or set precision.checkpoint_activations"
+        return [Line(WARN, "memory", value, fix)]
+    return [Line(OK, "memory", value)]
+
+
+def _shares(record: RunRecord) -> tuple[float, float] | None:
+    """Shares of waiting and of communication over all epochs, by their seconds; else of the readings."""
+    total = wait = communication = 0.0
+    for event in record.of("epoch") or record.of("reading"):
+        length = event.number("seconds") if event.kind == "epoch" else 1.0
+        parts = event.number("wait_share"), event.number("communication_share")
+        if length is None or length <= 0 or None in parts:
+            continue
+        total += length
+        wait += length * max(0.0, parts[0] or 0.0)
+        communication += length * max(0.0, parts[1] or 0.0)
+    if not total:
+        return None
+    both = max(total, wait + communication)  # ranks' means of shares: they may pass 1 by a little
+    return wait / both, communication / both
