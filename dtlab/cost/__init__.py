@@ -6,4 +6,6 @@
 - `parameters`, `presets`, `memory`: parameter counts by formula and the bytes that training needs.
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
 - `collectives`: seconds of an all-reduce by the textbook model (lesson 02).
+- `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs
+  (lesson 13).
 """
