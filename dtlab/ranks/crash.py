@@ -3,6 +3,7 @@
 import linecache
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from dtlab.ranks.rank_state import Frame
 
 _THIS_PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.+)')
+_UNLIKE_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 _STACK = re.compile(r"(Current thread|Thread|Stack) .*\(most recent call first\):")
 
 
@@ -46,6 +48,44 @@ def read(text: str) -> Dump:
         frames.append(Frame(file, number, function, linecache.getline(file, number).strip()))
     fatal = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
     return Dump(tuple(reversed(frames)), _printed(lines[: min(fatal + starts)]))
+
+
+def told(path: Path) -> bytes:
+    """What a rank's crash file says, as lines for its log: each fatal error with the one stack that matters.
+
+    That is the stack of the thread that crashed, or of the main thread where a thread of C++ code did.
+    """
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return b""
+    found = []
+    for block in re.split(r"^(?=Fatal Python error)", text, flags=re.MULTILINE)[1:]:
+        fatal, _, rest = block.partition("\n")
+        stacks = [part for part in re.split(r"\n\s*\n", rest) if _STACK.match(part.strip())]
+        current = [
+            part for part in stacks if part.strip().startswith("Current thread") and _FRAME.search(part)
+        ]
+        chosen = [*stacks, *current][-1:]
+        found.append("\n".join([fatal, "", *(part.strip("\n") for part in chosen), ""]))
+    return "\n".join(found).encode()
+
+
+def unlike_sizes(lines: Sequence[str]) -> str | None:
+    """In words, what gloo says before it ends a process that was sent more than it expected; else None.
+
+    Example:
+        >>> unlike_sizes(["what(): ... op.preamble.length <= op.nbytes. 8 vs 4. Received data size ..."])
+        'the ranks gave tensors of unlike sizes to the same collective (8 bytes came where 4 were expected)'
+    """
+    for line in lines:
+        sizes = _UNLIKE_SIZES.search(line)
+        if sizes is not None:
+            return (
+                "the ranks gave tensors of unlike sizes to the same collective "
+                f"({sizes[1]} bytes came where {sizes[2]} were expected)"
+            )
+    return None
 
 
 def read_file(path: Path) -> tuple[Frame, ...]:

@@ -168,6 +168,7 @@ def _attempt(
         "threads": threads(plan),
         "seed": plan.seed,
         "stacks": str(folder / "rank{rank}.stacks"),
+        "crash": str(folder / "rank{rank}.crash"),
     }
     fd = payload.write(header, call)
 

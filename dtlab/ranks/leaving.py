@@ -14,7 +14,7 @@ from typing import Any
 
 from dtlab.ranks import recorder
 from dtlab.ranks.late import LateRankError
-from dtlab.ranks.rank_state import RankState
+from dtlab.ranks.rank_state import RankState, unlike_sizes
 
 _LEFT, _FAILED = b"left", b"failed"
 # Seconds. Ranks usually leave within milliseconds of each other; asking costs each rank a moment.
@@ -68,6 +68,14 @@ def _look_for_waiting(
 ) -> None:
     if own is None:
         return
+    unlike = unlike_sizes([state for state in states if state is not None])
+    if unlike:
+        raise LateRankError(
+            f"rank {own.rank} of {len(states)} leaves, but {unlike}. Fix: bring tensors of one size",
+            own.rank,
+            (own.rank,),
+            states,
+        )
     for state in others:
         beyond = state.sequence is not None and state.sequence > own.groups.get(state.group, 0)
         if state.waits and beyond and own.rank in (state.members or (own.rank,)):

@@ -35,6 +35,7 @@ _PLUMBING = (
 # Where torch's own collective functions live; other files below torch/distributed may merely be on the way.
 _OPERATIONS = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/_functional_collectives.py")
 _NOT_AN_OPERATION = {"wrapper", "wait"}
+_ONE_SIZE = ("all_reduce", "reduce", "broadcast", "all_gather", "gather")  # all ranks bring one size
 # The flight recorder does not see these on gloo: only the stack tells that a rank is in one.
 UNRECORDED = ("send", "recv", "isend", "irecv", "monitored_barrier")
 
@@ -243,7 +244,8 @@ def explain(states: Sequence[RankState | None]) -> Explanation:
     answered = [state for state in states if state is not None]
     silent = tuple(rank for rank, state in enumerate(states) if state is None)
     waiting = [state for state in answered if state.waits]
-    late = _late(answered, waiting)
+    unlike = unlike_sizes(answered)
+    late = () if unlike else _late(answered, waiting)
     lines = [
         f"rank {rank} of {size} did not answer: ended, or holding the interpreter lock" for rank in silent
     ]
@@ -251,7 +253,9 @@ def explain(states: Sequence[RankState | None]) -> Explanation:
         if state.rank in late:
             verb = "waits in" if state.waits else "last operation"
             lines.append(f"rank {state.rank} of {size} is late: {verb} {state.what()}{_at(state)}")
-    if not late and not silent:
+    if unlike:
+        lines.append(unlike)
+    elif not late and not silent:
         lines.append(_standstill(waiting, size))
     for state in answered:
         if state.rank in late:
@@ -286,6 +290,18 @@ def _late(answered: Sequence[RankState], waiting: Sequence[RankState]) -> tuple[
     return ()
 
 
+def unlike_sizes(states: Sequence[RankState]) -> str:
+    """Words for a collective to which ranks brought unlike sizes, or "": who is through it is not late."""
+    for first in states:
+        same = [s for s in states if (s.group, s.sequence) == (first.group, first.sequence)]
+        if not first.waits or first.sequence is None or first.operation not in _ONE_SIZE:
+            continue
+        if any(s.operation == first.operation and s.sizes != first.sizes for s in same):
+            sizes = "; ".join(f"rank {s.rank}: {', '.join(map(str, map(list, s.sizes)))}" for s in same)
+            return f"the ranks call {first.operation} #{first.sequence} with different sizes ({sizes})"
+    return ""
+
+
 def _standstill(waiting: Sequence[RankState], size: int) -> str:
     numbered = [state for state in waiting if state.sequence is not None]
     if len(numbered) > 1:
@@ -295,8 +311,6 @@ def _standstill(waiting: Sequence[RankState], size: int) -> str:
                 continue
             if other.operation != first.operation:
                 return f"the ranks call different operations as number {first.sequence}"
-            if other.sizes != first.sizes:
-                return f"the ranks call {first.operation} #{first.sequence} with different sizes"
     return "every rank waits for another" if len(waiting) == size else "no rank waits in a collective"
 
 

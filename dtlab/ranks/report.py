@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dtlab.ranks import crash
 from dtlab.ranks.late import LateRankError, from_torch
 from dtlab.ranks.rank_state import UNRECORDED, Frame, RankState, operation_in
 
@@ -81,7 +82,8 @@ class RankReport:
     def how(self) -> str:
         """The end without the rank: ``was killed by SIGKILL``."""
         if self.outcome == "killed":
-            return f"was killed by {signal_name(-(self.exit_code or 0))}"
+            why = crash.unlike_sizes(self.last_output)
+            return f"was killed by {signal_name(-(self.exit_code or 0))}{f': {why}' if why else ''}"
         if self.outcome == "exited":
             early = "" if self.exit_code else " before its function returned"
             return f"exited with code {self.exit_code}{early}"

@@ -266,6 +266,7 @@ class Run:
         rank.process.send(signal.SIGKILL)
         self._read_control(rank)
         self._read_output(rank)
+        rank.output.feed(crash.told(self.folder / f"rank{rank.rank}.crash"))
         rank.output.close()
         rank.gone_at = time.monotonic()
 

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
+from dtlab.ranks import crash
 from dtlab.ranks.rank_state import explain
 from dtlab.ranks.report import RankError, RankReport, doing
 from dtlab.ranks.source_lines import excerpt, is_users, place, with_cell_names
@@ -41,7 +42,8 @@ def rank_error(reports: Sequence[RankReport], restarts: str) -> RankError:
         blamed = min((report for report in reports if report.failed), key=lambda report: report.time)
         first, late = _only_lost_peers(reports, blamed)
     lines, shown = _source(_standing(reports[late[0]]) if late else blamed)
-    if blamed.last_output and blamed.outcome in ("killed", "exited"):
+    told_already = crash.unlike_sizes(blamed.last_output) is not None
+    if blamed.last_output and blamed.outcome in ("killed", "exited") and not told_already:
         lines += [f"  last output of rank {blamed.rank}:", *(f"    {line}" for line in blamed.last_output)]
     if blamed.outcome == "killed" and blamed.exit_code == -signal.SIGKILL:
         lines.append("  (the system sends SIGKILL when memory runs out)")
@@ -117,7 +119,8 @@ def timeout_error(seconds: float | None, reports: Sequence[RankReport]) -> RankE
     else:
         first = f"timeout after {seconds:g} s: {told}"
     running = [report.rank for report in reports if report.outcome != "returned"]
-    rank = late[0] if late else (running or [0])[0]
+    waiting = [report.rank for report in reports if _waits(report)]
+    rank = [*late, *waiting, *running, 0][0]
     lines, shown = _source(_standing(reports[rank]))
     return RankError(
         "\n".join([first, *lines]),

@@ -25,13 +25,15 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from dtlab.ranks import channel, payload
 from dtlab.ranks.report import describe_exception
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+
+_crash_file: IO[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def _join(header: dict[str, Any]) -> None:
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     recorder.start(store, rank, world_size)
     recorder.dump_on_signal(header["stacks"].format(rank=rank))
+    _dump_crash_to(header["crash"].format(rank=rank))
     if header["seed"] is not None:
         seeds.seed_everything(header["seed"], rank)
     else:
@@ -167,6 +170,13 @@ def _take_output(fd: int) -> None:
         setattr(sys, f"__{name}__", stream)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     faulthandler.enable(file=sys.stderr, all_threads=False)
+
+
+def _dump_crash_to(path: str) -> None:
+    """Stacks of all threads at a crash, into a file: when a thread of gloo crashes, the main one tells most."""
+    global _crash_file
+    _crash_file = open(path, "w")  # noqa: SIM115  faulthandler keeps the descriptor
+    faulthandler.enable(file=_crash_file, all_threads=True)
 
 
 def _watch_launcher(lifeline: int) -> None:

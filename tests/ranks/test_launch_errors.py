@@ -221,6 +221,31 @@ def test_a_collective_that_gives_up_blames_the_rank_that_did_not_come():
     assert error.rank == 1
 
 
+def brings_other_sizes(small):
+    with dtlab.world() as w:
+        w.barrier()
+        dist.all_reduce(torch.ones(3 if w.rank == small else 5))
+
+
+@pytest.mark.parametrize("small", [0, 1])
+def test_an_abort_over_unlike_sizes_says_so_and_shows_the_call(small):
+    error = failing(brings_other_sizes, 2, small)
+    first, *rest = str(error).splitlines()
+    assert first.startswith(
+        f"rank {small} of 2 was killed by SIGABRT: the ranks gave tensors of unlike sizes"
+    )
+    assert any("-->" in line and "dist.all_reduce" in line for line in error.cell_lines)
+    assert "enforce fail" not in "".join(rest)  # said already
+    assert "enforce fail" in "".join(error.reports[small].last_output)
+
+
+def test_unlike_sizes_that_pass_for_a_late_rank_are_told_from_lateness():
+    # With more than two ranks the small one gets through, and the others wait for the rest of its tensor.
+    error = failing(brings_other_sizes, 4, 0, timeout=60)
+    assert "the ranks call all_reduce #2 with different sizes" in str(error)
+    assert "rank 0: [3]; rank 1: [5]" in str(error)
+
+
 def early_leaver():
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(2))

@@ -151,3 +151,19 @@ def test_the_stack_of_a_crash_is_found_behind_the_output():
 def test_signals_are_named():
     assert signal_name(9) == "SIGKILL"
     assert signal_name(63).startswith(("SIG", "signal 63"))
+
+
+def test_of_a_crash_file_the_log_gets_the_stack_that_matters(tmp_path):
+    threads = (
+        'Fatal Python error: Aborted\n\nThread 0x1 (most recent call first):\n  File "a.py", line 1 in f\n\n'
+        'Thread 0x2 (most recent call first):\n  File "main.py", line 2 in step\n\nExtension modules: x\n'
+    )
+    (tmp_path / "crash").write_text(threads)
+    told = crash.told(tmp_path / "crash").decode()
+    assert "main.py" in told
+    assert "a.py" not in told
+    (tmp_path / "crash").write_text(threads.replace("Thread 0x1", "Current thread 0x1"))
+    told = crash.told(tmp_path / "crash").decode()
+    assert "a.py" in told
+    assert "main.py" not in told
+    assert crash.told(tmp_path / "nothing") == b""

@@ -46,6 +46,20 @@ def test_same_operation_with_other_sizes_is_a_mismatch():
     assert "different sizes" in story.text
 
 
+def test_a_rank_that_got_through_with_other_sizes_is_not_late():
+    through = after(0, "all_reduce", 4, sizes=((3,),))
+    story = explain(
+        [through, in_op(1, "all_reduce", 4, sizes=((5,),)), in_op(2, "all_reduce", 4, sizes=((5,),))]
+    )
+    assert story.late == ()
+    assert "all_reduce #4 with different sizes (rank 0: [3]; rank 1: [5]; rank 2: [5])" in story.text
+
+
+def test_other_sizes_in_an_operation_that_allows_them_are_no_mismatch():
+    story = explain([in_op(0, "scatter", 4, sizes=((3,), (3,))), in_op(1, "scatter", 4, sizes=())])
+    assert "different sizes" not in story.text
+
+
 def test_only_members_of_the_group_can_be_late():
     waits = in_op(0, "all_reduce", 2, group="1", members=(0, 1))
     states = [waits, RankState(1, "barrier", 1, True, groups={"0": 1, "1": 1}), after(2, "barrier", 1)]
