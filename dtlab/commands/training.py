@@ -38,7 +38,7 @@ def train(
     config
         Any field of those tables, for example --optim.lr 1e-3; a flag wins over the file.
     nproc
-        Ranks on this machine (default 1). Leave it out under torchrun, which starts the ranks itself.
+        Ranks on this machine (default 1). Leave it out where torchrun or srun starts several.
     report
         JSON file for the report.
     max_restarts
@@ -51,7 +51,7 @@ def train(
         Go on with the newest run in run.output that was interrupted.
     """
     from dtlab.files import require_writable
-    from dtlab.ranks.environment import detect
+    from dtlab.ranks.environment import Membership, detect, named_world_of_one
     from dtlab.train.record import write_json
 
     if report is not None:
@@ -60,10 +60,16 @@ def train(
         raise UserError(f"nproc = {nproc}: must be at least 1")
     if resume:
         config = replace(config, run=replace(config.run, resume=True))
-    member = detect(dict(os.environ))
+    alone = named_world_of_one(os.environ) if nproc is not None else None
+    if alone is not None:
+        print(f"dtlab: {alone} of this environment is ignored, as --nproc {nproc} was given", file=sys.stderr)
+    member = Membership() if alone is not None else detect(os.environ)
     if member.launcher != "none":
         if nproc is not None:
-            raise UserError(f"nproc = {nproc}: the ranks were started by another launcher; leave --nproc out")
+            raise UserError(
+                f"nproc = {nproc}: {member.size} ranks were started by another launcher ({member.launcher}); "
+                "leave --nproc out"
+            )
         from dtlab.train.job import run
 
         outcome = run(config)

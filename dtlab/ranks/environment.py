@@ -14,11 +14,12 @@ from dataclasses import replace
 
 import psutil
 
+from dtlab.errors import UserError
 from dtlab.ranks.clusters import sagemaker_cluster
 from dtlab.ranks.launchers import from_env, from_mpi, from_sagemaker, from_slurm
 from dtlab.ranks.membership import Membership, Reader, is_loopback
 
-__all__ = ["Membership", "detect", "is_loopback", "loopback_interface"]
+__all__ = ["Membership", "detect", "is_loopback", "loopback_interface", "named_world_of_one"]
 
 FOUR = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -76,3 +77,30 @@ def detect(environ: Mapping[str, str], *, distributed: bool = False) -> Membersh
         )
         m = replace(m, notes=(*m.notes, note))
     return m
+
+
+def named_world_of_one(environ: Mapping[str, str]) -> str | None:
+    """What in ``environ`` says that this process is the only rank: it need not stop a launch of local ranks.
+
+    Returns:
+        The variable and its value; None where nothing speaks of ranks, or several processes are meant.
+
+    Raises:
+        UserError: as ``detect``.
+
+    Example:
+        >>> named_world_of_one({"RANK": "0", "WORLD_SIZE": "1"})
+        'WORLD_SIZE=1'
+        >>> named_world_of_one({"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1", "SM_NUM_GPUS": "4"})
+        'SM_HOSTS=["algo-1"]'
+    """
+    try:
+        m = detect(environ)
+    except UserError:
+        # One process on one host of several cards: detect wants a launcher, and that is what starts here.
+        cluster = sagemaker_cluster(environ)
+        if cluster is None or cluster.num_nodes > 1 or any(environ.get(name) for name in FOUR[:2]):
+            raise
+        return f"SM_HOSTS={environ['SM_HOSTS']}"
+    name = m.origin.get("size", "")
+    return f"{name}={environ.get(name, 1)}" if m.launcher != "none" and m.size == 1 else None

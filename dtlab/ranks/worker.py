@@ -173,7 +173,7 @@ def _take_output(fd: int) -> None:
 
 
 def _dump_crash_to(path: str) -> None:
-    """Stacks of all threads at a crash, into a file: when a thread of gloo crashes, the main one tells most."""
+    """Stacks of all threads at a crash, into a file: when a thread of gloo crashes, the main one tells."""
     global _crash_file
     _crash_file = open(path, "w")  # noqa: SIM115  faulthandler keeps the descriptor
     faulthandler.enable(file=_crash_file, all_threads=True)

@@ -149,6 +149,47 @@ def test_port_in_use_is_named(capsys):
     assert "port" in line
 
 
+SAGEMAKER = {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}
+ONE = [
+    ({"RANK": "0", "WORLD_SIZE": "1"}, "WORLD_SIZE=1"),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_NNODES": "1"}, "SLURM_NTASKS=1"),
+    (SAGEMAKER, "SM_HOSTS="),
+    ({**SAGEMAKER, "SM_NUM_GPUS": "4"}, "SM_HOSTS="),
+    ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}, "OMPI_COMM_WORLD_SIZE=1"),
+]
+SEVERAL = [
+    {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"},
+    {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "2"},
+    {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-1"},
+    {"SM_HOSTS": '["algo-1", "algo-2"]', "SM_CURRENT_HOST": "algo-1", "SM_NUM_GPUS": "4"},
+]
+
+
+def set_environment(monkeypatch, variables):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(("variables", "named"), ONE)
+def test_environment_of_one_process_does_not_stop_a_launch_of_ranks(capsys, monkeypatch, variables, named):
+    set_environment(monkeypatch, variables)
+    with socket.socket() as taken:  # the launch begins, and ends at the port
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["train", "--nproc", "2", "--port", str(taken.getsockname()[1])]) == 2
+    ignored, refusal = capsys.readouterr().err.strip().splitlines()
+    assert named in ignored
+    assert "ignored" in ignored
+    assert "port" in refusal
+
+
+@pytest.mark.parametrize("variables", SEVERAL)
+def test_ranks_within_a_world_of_several_processes_are_refused(capsys, monkeypatch, variables):
+    set_environment(monkeypatch, variables)
+    line = refused(capsys, "train", "--nproc", "2")
+    assert "nproc" in line or "torchrun" in line
+
+
 def test_column_named_twice(capsys):
     both = ["--data.categorical", "user", "--data.hashed", "user"]
     assert "user" in refused(capsys, "train", "--data.name", "parquet", *both)
