@@ -1,0 +1,114 @@
+"""Pipelines in closed form: bubble, micro-batches in flight, parameters of a stage (lesson 08). No torch.
+
+Symbols: p ranks of a pipeline, m micro-batches of a step, v stages on each rank.
+
+- The bubble is a share of ALL the time of the ranks, `(p-1)/(v*m+p-1)`. Papers that write `(p-1)/m` divide by
+  the time without bubble: 37.5 % for p = 4, m = 8, where the share of all is 27.3 %.
+- Forward and backward of every stage are taken as equal on all ranks, and messages as free: a real pipeline
+  waits longer.
+
+GPipe: Huang et al., arXiv 1811.06965. 1F1B and interleaving: Narayanan et al., arXiv 2104.04473, section 2.2.
+Zero bubble: Qi et al., arXiv 2401.10241.
+"""
+
+from typing import Literal
+
+from dtlab.errors import UserError
+
+ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"]
+
+
+def micro_batches_per_round(num_ranks: int, num_micro_batches: int) -> int:
+    """Micro-batches that an interleaved schedule takes through one stage before the rank's next stage.
+
+    There are `max(1, m // p)` rounds of equal size; m = p*k gives rounds of p, as in the paper.
+
+    Raises:
+        UserError: the rounds do not divide the micro-batches.
+
+    >>> micro_batches_per_round(4, 8), micro_batches_per_round(4, 10), micro_batches_per_round(4, 3)
+    (4, 5, 3)
+    """
+    _check(num_ranks, num_micro_batches, 1)
+    rounds = max(1, num_micro_batches // num_ranks)
+    if num_micro_batches % rounds:
+        near = num_micro_batches - num_micro_batches % num_ranks
+        raise UserError(
+            f"num_micro_batches = {num_micro_batches} with {num_ranks} ranks: an interleaved schedule takes "
+            f"them in max(1, {num_micro_batches} // {num_ranks}) = {rounds} equal rounds, and {rounds} does "
+            f"not divide {num_micro_batches}; take {near} or {near + num_ranks}"
+        )
+    return num_micro_batches // rounds
+
+
+def bubble_share(num_ranks: int, num_micro_batches: int, stages_per_rank: int = 1) -> float:
+    """Share of the ranks' time that is idle in GPipe, 1F1B (v = 1) and interleaved 1F1B (v > 1).
+
+    `(p-1)/(v*m+p-1)`, at least 0 and below 1.
+
+    Raises:
+        UserError: a number below 1; interleaved, m below p or m that its rounds do not divide: there the
+            formula does not hold, ask `dtlab.parallel.simulate`.
+
+    >>> [round(bubble_share(4, m), 4) for m in (2, 8)], round(bubble_share(4, 8, 2), 4)
+    ([0.6, 0.2727], 0.1579)
+    """
+    _check(num_ranks, num_micro_batches, stages_per_rank)
+    if stages_per_rank > 1:
+        if num_micro_batches < num_ranks:
+            raise UserError(
+                f"num_micro_batches = {num_micro_batches} is below the {num_ranks} ranks: the formula of the "
+                f"interleaved bubble starts at {num_ranks}; simulate the schedule, or take more micro-batches"
+            )
+        micro_batches_per_round(num_ranks, num_micro_batches)
+    return (num_ranks - 1) / (stages_per_rank * num_micro_batches + num_ranks - 1)
+
+
+def live_activations(
+    schedule: ScheduleName,
+    num_ranks: int,
+    num_micro_batches: int,
+    rank: int = 0,
+    stages_per_rank: int | None = None,
+) -> int:
+    """Most activations that a rank holds at once, in units of one stage and one micro-batch.
+
+    - "gpipe": m. "1f1b": min(m, p - rank).
+    - "interleaved": min(v*m, (v-1)*n + 2*(p - 1 - rank) + 1), n micro-batches a round.
+    - "zero_bubble": min(v*m, (v-1)*n + p): the same on every rank, since weight gradients wait.
+    - "zbv": min(2*m, 2*p, m + 1 + rank), with 2 stages on every rank.
+
+    A rank with v stages holds 1/v of its layers in each: divide by v to compare memory.
+
+    Raises:
+        UserError: an unknown schedule, or numbers that do not fit it.
+
+    >>> [live_activations(name, 4, 8) for name in ("gpipe", "1f1b", "zero_bubble")]
+    [8, 4, 4]
+    """
+    chunks = stages_per_rank or {"interleaved": 2, "zbv": 2}.get(schedule, 1)
+    _check(num_ranks, num_micro_batches, chunks)
+    if not 0 <= rank < num_ranks:
+        raise UserError(f"rank = {rank}: the pipeline has ranks 0 to {num_ranks - 1}")
+    if schedule == "gpipe":
+        return chunks * num_micro_batches
+    if schedule == "1f1b":
+        return min(num_micro_batches, num_ranks - rank)
+    if schedule == "zbv":
+        return min(2 * num_micro_batches, 2 * num_ranks, num_micro_batches + 1 + rank)
+    if schedule not in ("interleaved", "zero_bubble"):
+        raise UserError(f"schedule = {schedule!r}: choose from gpipe, 1f1b, interleaved, zero_bubble, zbv")
+    ahead = (chunks - 1) * micro_batches_per_round(num_ranks, num_micro_batches)
+    ahead += 2 * (num_ranks - 1 - rank) + 1 if schedule == "interleaved" else num_ranks
+    return min(chunks * num_micro_batches, ahead)
+
+
+def _check(num_ranks: int, num_micro_batches: int, stages_per_rank: int) -> None:
+    given = {
+        "num_ranks": num_ranks,
+        "num_micro_batches": num_micro_batches,
+        "stages_per_rank": stages_per_rank,
+    }
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"{name} = {value!r}: give a whole number of 1 or more")
