@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from dtlab.data.batch import Batch
-from dtlab.diagnose.batch_finder import find_batch
+from dtlab.data.text import TextWindows
+from dtlab.diagnose.batch_finder import find_batch, repeated
 from dtlab.diagnose.step_memory import memory_limit
 from dtlab.errors import UserError
 from dtlab.train.generators import Generators
@@ -162,3 +163,10 @@ def test_numbers_out_of_range_are_refused_by_name(wrong: dict, named: str) -> No
     net, optimizer = parts()
     with pytest.raises(UserError, match=named):
         find_batch(net, optimizer, rows, **wrong)
+
+
+def test_windows_of_text_are_repeated_like_rows_of_a_table() -> None:
+    windows = TextWindows(torch.arange(9, dtype=torch.uint8), sequence=4)
+    many = repeated(windows.take(torch.tensor([0, 1])), 3)
+    assert many.tokens.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3]]
+    assert many.ids.tolist() == [0, 1, 0]
