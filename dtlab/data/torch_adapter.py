@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 
 from dtlab.data.draws import drawing_from
 from dtlab.data.sampler import GlobalBatchSampler
+from dtlab.data.script_guard import refuse_unguarded_script
 from dtlab.data.stream import BlockStream
 from dtlab.data.worker_death import in_start_order, naming_dead_workers, wrap_handler
 from dtlab.data.worker_signals import EndedByRankOnly, signals_held
@@ -96,7 +97,8 @@ def data_loader(
 
     Raises:
         UserError: an argument that the sampler decides (batch_size, shuffle, sampler, batch_sampler,
-            drop_last), or persistent workers over a stream.
+            drop_last), persistent workers over a stream, or a sampler over another number of samples. When
+            iterated: workers would run the script again (``script_guard.py``).
 
     >>> loader = data_loader(torch.arange(5), GlobalBatchSampler(5, 2, shuffle=False))
     >>> [batch.tolist() for batch in loader]
@@ -119,6 +121,9 @@ def data_loader(
         return SampledDataLoader(DataLoader(_Share(dataset), batch_size=None, **arguments), dataset.sampler)
     if sampler is None:
         raise UserError("sampler is missing; give a GlobalBatchSampler over the data set")
+    rows = len(dataset) if hasattr(dataset, "__len__") else sampler.num_samples
+    if rows != sampler.num_samples:
+        raise UserError(f"the sampler is over {sampler.num_samples} samples, the data set has {rows}")
     seeded = _SeededBatches(dataset, collate_fn or default_collate)
     loader: DataLoader[Any] = DataLoader(
         seeded, batch_sampler=_Plan(sampler), collate_fn=_as_it_is, **arguments
@@ -157,6 +162,8 @@ class SampledDataLoader:
     def __iter__(self) -> Iterator[Any]:
         if self._loader is None:
             raise UserError("this loader was closed; make a new one")
+        context = self._loader.multiprocessing_context or multiprocessing
+        refuse_unguarded_script(self._loader.num_workers, context.get_start_method())
         return self._batches(self._loader, self.sampler.begin())
 
     def _batches(self, loader: "DataLoader[Any]", walk: int) -> Iterator[Any]:

@@ -111,6 +111,8 @@ def test_arguments_that_the_sampler_decides_are_refused():
         data_loader(Noisy(), GlobalBatchSampler(20, 4), shuffle=True)
     with pytest.raises(UserError, match="sampler is missing"):
         data_loader(Noisy())
+    with pytest.raises(UserError, match="over 19 samples, the data set has 20"):
+        data_loader(Noisy(), GlobalBatchSampler(19, 4))
 
 
 class Counting(IterableDataset):
