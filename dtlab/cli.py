@@ -53,8 +53,8 @@ def main(tokens: Sequence[str] | None = None) -> int:
                 f"config file = {str(bound.arguments['config_file'])!r}: must come right after {words[0]!r}"
             )
     except (CycloptsError, UserError, ValueError, TypeError) as error:
-        # Under torchrun every rank reads the same words: one of them says what is wrong.
-        return _refuse(error) if os.environ.get("RANK", "0") == "0" else 2
+        # Under a launcher every rank reads the same words: one of them says what is wrong.
+        return _refuse(error, same_on_all_ranks=True)
     except SystemExit as stop:  # --help and --version print and leave
         return int(stop.code or 0)
     return guarded(lambda: command(*bound.args, **bound.kwargs))
@@ -85,8 +85,14 @@ def guarded(call) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: Exception, *, same_on_all_ranks: bool = False) -> int:
+    from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
+
     line = " ".join(str(error).split())
+    if tell_agent(line):
+        leave_to_rank_0()
+    elif same_on_all_ranks and os.environ.get("RANK", "0") != "0":
+        return 2
     print(f"dtlab: {line}", file=sys.stderr)
     return 2
 

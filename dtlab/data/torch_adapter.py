@@ -171,7 +171,8 @@ class SampledDataLoader:
         left = sampler.remaining_samples
         with naming_dead_workers(sampler.rank, sampler.world_size) as named:
             before = set(multiprocessing.active_children())
-            with signals_held():
+            context = loader.multiprocessing_context
+            with signals_held(None if context is None else context.get_start_method()):
                 iterator = iter(loader)
             started = in_start_order(set(multiprocessing.active_children()) - before)
             named.workers = started or self._workers

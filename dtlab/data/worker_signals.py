@@ -8,11 +8,13 @@ as ever, and so does the end of the rank.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -21,11 +23,17 @@ _CAN_TELL = hasattr(signal, "sigwaitinfo") and hasattr(signal, "pthread_sigmask"
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Block SIGTERM and SIGINT in this thread: what starts inside begins so. They arrive at the end."""
+def signals_held(method: str | None = None) -> Iterator[None]:
+    """Block SIGTERM and SIGINT in this thread: what starts inside begins so. They arrive at the end.
+
+    ``method`` is how processes are started: "fork", "forkserver" or "spawn"; None is the default's.
+    """
     if not _CAN_TELL:
         yield
         return
+    if (method or multiprocessing.get_start_method()) != "fork":
+        # Python's own helper unblocks both signals when it starts, so it must run before.
+        resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
