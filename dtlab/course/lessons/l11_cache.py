@@ -1,0 +1,184 @@
+"""Check of lesson 11: a cache on disk whose key is the content, which counts how often it made an entry."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from dtlab.course.checks import CheckFailed, Checks, ToDo, exercise
+from dtlab.course.compare import describe
+from dtlab.course.lessons.on_ranks import require_function
+
+HOUR, DAY = 3600.0, 24 * 3600.0
+
+
+@exercise(
+    "11-cache",
+    todo="hash the columns and the content of each file into a key, make the entry if it is missing or too "
+    "old, let it appear by rename, and load it mapped",
+    hints=(
+        "Which things decide what make() gives? The content of the files, their order and the columns. All "
+        "of them belong in the key, and nothing else: not a name, not a date.",
+        "digest = hashlib.blake2b(repr(list(columns)).encode(), digest_size=8); update it with "
+        "hashlib.blake2b(path.read_bytes()).digest() of each file. "
+        "entry = folder / f'{digest.hexdigest()}.npy'. Too old: time.time() - "
+        "entry.stat().st_mtime > max_age. np.save into an open file beside it, "
+        "os.replace, and np.load(entry, mmap_mode='r').",
+    ),
+    references=("dtlab.data.cache.Cache",),
+)
+def cached(checks: Checks, answer: Any) -> None:
+    """A sequence of questions; how often each made the entry, then what came."""
+    require_function(answer)
+    with tempfile.TemporaryDirectory() as place:
+        asked = _Asked(answer, Path(place))
+        _sequence(checks, asked)
+        _age(checks, asked)
+        _full_disk(checks, asked)
+        for what, got, expected in asked.answers:
+            checks.equal(f"rows, {what}", got, expected, look="return what make() gave for this very key")
+        checks.passed[:] = [line for line in checks.passed if not line.startswith("rows, ")]
+        checks.passed.append(f"the rows of {len(asked.answers)} answers")
+        checks.true(
+            "the entry is mapped, so that the ranks of a host share its pages",
+            asked.mapped,
+            look="np.load(entry, mmap_mode='r'), also for what was made a moment ago",
+        )
+
+
+def _sequence(checks: Checks, asked: _Asked) -> None:
+    """The questions whose key changes, and those whose key does not."""
+    asked.write(0, b"monday")
+    asked.write(1, b"tuesday")
+    asked.expect(checks, 1, "a first question", look="make() gives the rows; call it once and keep them")
+    asked.expect(checks, 0, "the same again", look="the entry is there: load it")
+    asked.touch(0)
+    asked.expect(checks, 0, "a file touched, its content as before", look=_CONTENT)
+    asked.write(0, b"sunday")  # as long as before, and made to look as old
+    asked.expect(checks, 1, "other content, with size and date as before", look=_CONTENT)
+    asked.write(0, b"monday")
+    asked.expect(
+        checks, 0, "the old content back again", look="an entry of another key stays: the key is its name"
+    )
+    asked.write(1, b"tues.day")
+    asked.expect(checks, 1, "another second file", look="the content of every file belongs in the key")
+    asked.columns = ["user", "price"]
+    asked.expect(checks, 1, "another column list", look="the columns decide what make() gives: into the key")
+    asked.columns = ["price", "user"]
+    asked.expect(checks, 1, "the columns in another order", look="their order is that of the array's columns")
+    asked.paths.reverse()
+    asked.expect(checks, 1, "the files in another order", look="their order is that of the rows")
+    asked.paths.reverse()
+    asked.columns = ["user", "item"]
+    asked.expect(checks, 0, "the first question once more", look="its entry is still there")
+
+
+_CONTENT = "the key is the content, path.read_bytes(): neither name nor date nor size"
+
+
+def _age(checks: Checks, asked: _Asked) -> None:
+    """Entries of some age, with a limit of a day."""
+    asked.age_entries(23 * HOUR)
+    asked.expect(checks, 0, "an entry of 23 h, a day allowed", max_age=DAY, look="it is not too old yet")
+    asked.age_entries(25 * HOUR)
+    asked.expect(checks, 0, "an entry of 25 h, no limit", look="max_age=None keeps entries for ever")
+    asked.version += 1
+    look = "time.time() - entry.stat().st_mtime is its age in seconds; older than max_age: make it anew"
+    asked.expect(checks, 1, "an entry of 25 h, a day allowed", max_age=DAY, look=look)
+    look = "the new entry has the new date: was it written again?"
+    asked.expect(checks, 0, "the same once more", max_age=DAY, look=look)
+
+
+def _full_disk(checks: Checks, asked: _Asked) -> None:
+    """An entry whose writing fails halfway, asked for again."""
+    asked.columns = ["item"]
+    asked.full = True
+    try:
+        asked.ask(None)
+    except OSError as error:
+        if "disk is full" not in str(error):
+            raise
+    except ValueError:
+        pass  # it tried to load what it could not write
+    asked.full = False
+    try:
+        made, got = asked.ask(None)
+    except (ValueError, EOFError, OSError):
+        raise CheckFailed(
+            "writing an entry failed halfway (the disk was full), and the next question took the torn file "
+            "for an entry.\nWhere to look: write beside it and give it its name at the end, by os.replace"
+        ) from None
+    look = "nothing whole is there, so it must be made"
+    checks.integer("makes after a write that failed", made, 1, look=look)
+    asked.answers.append(("after a write that failed", got, asked.rows()))
+
+
+class _Asked:
+    """The answer with its files, columns and cache folder; counts the calls of make()."""
+
+    def __init__(self, answer: Any, place: Path) -> None:
+        self.answer = answer
+        self.folder = place / "cache"
+        self.folder.mkdir()
+        self.paths = [place / "0.log", place / "1.log"]
+        self.columns = ["user", "item"]
+        self.answers: list[tuple[str, Any, Any]] = []
+        self.version, self.full, self.mapped = 0, False, True
+        self._made = 0
+
+    def write(self, number: int, content: bytes) -> None:
+        """Write a file and give it a date of long ago, the same each time."""
+        self.paths[number].write_bytes(content)
+        os.utime(self.paths[number], (1e9, 1e9))
+
+    def touch(self, number: int) -> None:
+        os.utime(self.paths[number], (1.1e9, 1.1e9))
+
+    def age_entries(self, seconds: float) -> None:
+        """Let everything in the cache have been written so many seconds ago."""
+        then = time.time() - seconds
+        for path in self.folder.rglob("*"):
+            os.utime(path, (then, then))
+
+    def rows(self) -> Any:
+        """What make() gives, by content, columns and their orders, and by a fact that no key sees."""
+        import numpy as np
+
+        content = b"".join(path.read_bytes() for path in self.paths)
+        return np.array([[float(byte) + len(name) * 1000 + self.version * 10_000 + ord(name[0]) * 1e6
+                          for name in self.columns] for byte in content])  # fmt: skip
+
+    def ask(self, max_age: float | None) -> tuple[int, Any]:
+        """(calls of make(), a copy of what came)."""
+        import numpy as np
+
+        def make() -> Any:
+            self._made += 1
+            return _Unwritable() if self.full else self.rows()
+
+        before = self._made
+        named = {} if max_age is None else {"max_age": max_age}
+        got = self.answer(self.folder, list(self.paths), list(self.columns), make, **named)
+        if got is None or got is ...:
+            raise ToDo("cached gave None; is a return missing?" if got is None else "...")
+        if not isinstance(got, np.ndarray):
+            raise CheckFailed(f"cached gave {describe(got)}: give the array.")
+        self.mapped &= isinstance(got, np.memmap)
+        return self._made - before, np.array(got)
+
+    def expect(
+        self, checks: Checks, makes: int, what: str, *, look: str, max_age: float | None = None
+    ) -> None:
+        made, got = self.ask(max_age)
+        checks.integer(f"calls of make() for {what}", made, makes, look=look)
+        self.answers.append((what, got, self.rows()))
+
+
+class _Unwritable:
+    """Rows that cannot be written to the end."""
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        raise OSError("the disk is full")
