@@ -8,7 +8,8 @@ use) and runs the user's ``__main__`` again in each child.
 - It has no threads and never touches CUDA, so that forking is safe; the launcher's process may have used
   both.
 - It reports each child's process id and exit status on the pipe that came with the request.
-- When the launcher's process is gone it kills every child's process group and ends.
+- When the launcher's process is gone it kills every child's process group, and what ranks started in
+  sessions of their own, and ends.
 """
 
 import atexit
@@ -23,7 +24,7 @@ import struct
 import sys
 from typing import Any
 
-from dtlab.ranks import channel
+from dtlab.ranks import channel, strays
 
 STATUS = struct.Struct("!q")
 
@@ -40,6 +41,7 @@ _TICK_SECONDS = 1.0
 def main(fd: int, launcher: int) -> None:
     """Serve until the launcher's process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    strays.adopt_orphans()
     for name in _AT_START:
         _load(name)
     with socket.socket(fileno=fd) as requests:
@@ -96,6 +98,7 @@ class _Server:
             for pid in self.status_of:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
+            strays.end_descendants()
 
     def load_now(self, name: str) -> None:
         if name in self.later:

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Iterable
 from typing import IO, Any, NoReturn
 
-from dtlab.ranks import channel, worker
+from dtlab.ranks import channel, strays, worker
 from dtlab.ranks.forkserver import STATUS
 
 METHODS = ("forkserver", "spawn", "fork")
@@ -226,6 +226,7 @@ def start_served(server: _Server, fds: worker.Descriptors, rank_environ: dict[st
 def start_spawned(
     fds: worker.Descriptors, environ: dict[str, str], rank_environ: dict[str, str]
 ) -> RankProcess:
+    _start_guard()
     code = f"import sys; sys.path[:] = {sys.path!r}; from dtlab.ranks.worker import main; main()"
     numbers = [str(fd) for fd in fds.all()]
     process = subprocess.Popen(
@@ -243,6 +244,7 @@ def start_spawned(
 def start_forked(
     fds: worker.Descriptors, rank_environ: dict[str, str], not_for_child: Iterable[int]
 ) -> RankProcess:
+    _start_guard()
     pid = os.fork()
     if pid == 0:
         _become_rank(fds, rank_environ, not_for_child)
@@ -263,6 +265,14 @@ def _become_rank(
         worker.run(fds, rank_environ)
     finally:
         os._exit(1)
+
+
+def _start_guard() -> None:
+    """Ranks that are children of this process: what they start must end with it too."""
+    with _lock:
+        line = strays.guard()
+        if line is not None:
+            hold(line)
 
 
 def hold(fd: int) -> None:

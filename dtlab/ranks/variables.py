@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 from dtlab.errors import UserError
+from dtlab.ranks import strays
 
 # Read by torch, NumPy, OpenMP, the loader or Python itself when they start.
 _IMPORT_TIME = re.compile(
@@ -28,7 +29,7 @@ _OTHER_LAUNCHERS = re.compile(
 _OURS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR",
     "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-    "DTLAB_LAUNCH", "DTLAB_SEED",
+    "DTLAB_LAUNCH", "DTLAB_SEED", strays.MARK,
 )  # fmt: skip
 
 
@@ -39,6 +40,7 @@ def common(env: Mapping[str, str] | None, interface: str | None) -> dict[str, st
         UserError: ``env`` is not a mapping of strings, or sets a variable that belongs to launch.
     """
     values = {name: value for name, value in os.environ.items() if not _OTHER_LAUNCHERS.match(name)}
+    values.pop(strays.MARK, None)  # in a rank that launches: its own mark takes the place of its launcher's
     # Lets the recorder see gloo's collectives; torch reads it when it is imported.
     values.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     if interface is not None:
@@ -79,6 +81,7 @@ def of_rank(
         "TORCHELASTIC_MAX_RESTARTS": str(max_restarts),
         "DTLAB_LAUNCH": launch_id,
         "DTLAB_SEED": str(seed),
+        strays.MARK: strays.mark(),
     }
 
 
