@@ -14,6 +14,7 @@ from dtlab.errors import UserError
 __all__ = ["attempts", "ending", "epochs", "losses", "notes", "origin", "price", "samples", "skipped"]
 
 _EXPECTED = ("epoch ", "resumed from")  # lines that every run of their kind has
+_CHANGED = "the run goes on with"
 
 
 def ending(record: RunRecord) -> list[Line]:
@@ -90,6 +91,8 @@ def samples(record: RunRecord) -> list[Line]:
     found = [
         int(end.number(n) or 0) for n in ("unique_rows_seen", "rows_train", "duplicate_rows", "missed_rows")
     ]
+    if end.text("stopped_by") and not found[2]:
+        return [Line(OK, "samples", f"none of {found[1]:,} rows twice in the epochs that ended")]
     if end.text("stopped_by") or end.number("missed_rows") is None:  # not a whole epoch: nothing is missed
         found[3] = 0
     return [coverage_line(found[0], found[1], found[2], found[3], len(record.of("epoch")))]
@@ -166,6 +169,8 @@ def notes(record: RunRecord) -> list[Line]:
     for text, times in list(counted.items())[:10]:
         what, _, fix = text.rpartition("; ")
         again = f" ({times} times)" if times > 1 else ""
+        if text.startswith(_CHANGED):
+            what, fix = text, "two settings are not one experiment: note the change, or start a new run"
         lines.append(Line(WARN, "note", f"{what or text}{again}", fix if what else "see the record"))
     if len(counted) > 10:
         lines.append(Line(WARN, "note", f"{len(counted) - 10} more", f"read them in {record.path}"))
