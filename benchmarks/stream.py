@@ -1,9 +1,12 @@
 """How fast is a table read from Parquet, and when do loader workers pay?
 
 The same rows from memory, from a stream with and without a thread, with worker processes, and from a disk
-cache; then training steps that wait for them, beside what ``recommend_workers`` foretells. The second part
-runs twice: with the features of clicks, which one reader makes faster than a step, and with features that
-cost a Python loop over the rows, which it does not. Run ``python -m benchmarks.stream [--json]``.
+cache; then training steps that wait for them, beside what ``expected_step_seconds`` foretells for each way.
+The second part runs twice: with the features of clicks, which one reader makes faster than a step, and with
+features that cost a Python loop over the rows, which it does not.
+
+Read off ``*_measured_over_foretold_*``: 1 where the formula holds. It takes every reader to have a core of
+its own, so run it on an idle machine. Run ``python -m benchmarks.stream [--json]``.
 """
 
 import statistics
@@ -29,7 +32,7 @@ from dtlab.data.row_group_reader import RowGroupReader
 from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.data.shards import shard_paths
 from dtlab.data.stream_loader import StreamLoader
-from dtlab.data.workers import WorkerAdvice, recommend_workers, usable_cores
+from dtlab.data.workers import WorkerAdvice, expected_step_seconds, recommend_workers, usable_cores
 from dtlab.models.deepfm import DeepFM
 
 ROWS = 600_000
@@ -112,7 +115,7 @@ class Steps:
 def training(
     kind: type[ParquetStream], make: Callable[..., ParquetStream]
 ) -> tuple[dict[str, Figure], WorkerAdvice]:
-    """Measured and foretold milliseconds of a step: loop, thread, one worker."""
+    """Measured and foretold milliseconds of a step: loop, thread, and as many workers as have a core."""
     source = make(kind)
     batches = list(StreamLoader(source, prefetch=0))
     reads = source.counts.decode_seconds / len(batches)
@@ -122,23 +125,26 @@ def training(
     ways: dict[str, dict[str, Any]] = {
         "loop": {"prefetch": 0},
         "thread": {"prefetch": 1},
-        "worker": {"num_workers": 1},
+        **{f"workers_{n}": {"num_workers": n} for n in (1, 2, 4) if n < usable_cores()},
     }
     measured = {
         name: min(steps.seconds(StreamLoader(make(kind), **options)) for _ in range(REPEATS))
         for name, options in ways.items()
     }
+    times = {
+        "decode_seconds": reads,
+        "transform_seconds": makes,
+        "step_seconds": step,
+        "python_seconds": getattr(source, "python_seconds", 0.0) / len(batches),
+    }
+    foretold = {name: expected_step_seconds(**times, **options) for name, options in ways.items()}
     batch_bytes = sum(c.numel() * c.element_size() for c in batches[0].columns().values())
-    advice = recommend_workers(
-        decode_seconds=reads,
-        transform_seconds=makes,
-        step_seconds=step,
-        python_seconds=getattr(source, "python_seconds", 0.0) / len(batches),
-        batch_bytes=batch_bytes,
-    )
+    advice = recommend_workers(**times, batch_bytes=batch_bytes)
     figures: dict[str, Figure] = {"decode_ms": reads * 1e3, "features_ms": makes * 1e3, "step_ms": step * 1e3}
     figures |= {f"step_ms_{name}": seconds * 1e3 for name, seconds in measured.items()}
-    return figures | {"advised_workers": advice.num_workers, "foretold_ms": advice.step_seconds * 1e3}, advice
+    figures |= {f"foretold_ms_{name}": seconds * 1e3 for name, seconds in foretold.items()}
+    figures |= {f"measured_over_foretold_{name}": measured[name] / foretold[name] for name in ways}
+    return figures | {"advised_workers": advice.num_workers}, advice
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ import shutil
 import sys
 import threading
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -48,6 +49,35 @@ class WorkerAdvice:
     start_method: str
     step_seconds: float
     reason: str
+
+
+def expected_step_seconds(
+    *,
+    decode_seconds: float,
+    transform_seconds: float,
+    step_seconds: float,
+    python_seconds: float = 0.0,
+    prefetch: int = 0,
+    num_workers: int = 0,
+) -> float:
+    """Seconds of a step in the long run, waiting included; arguments as of ``recommend_workers``.
+
+    - without a thread the sum;
+    - with a thread the larger of ``decode + transform`` and ``step + python``;
+    - with W workers the larger of ``step + QUEUE_SECONDS`` and ``decode + transform / W``: each decodes the
+      whole window and makes every W-th batch.
+
+    A thread and each worker are taken to have a core of their own. ``benchmarks.stream`` measures beside it.
+
+    >>> times = {"decode_seconds": 0.002, "transform_seconds": 0.04, "step_seconds": 0.01}
+    >>> [round(expected_step_seconds(**times, num_workers=workers), 3) for workers in (0, 1, 2, 4, 8)]
+    [0.052, 0.042, 0.022, 0.012, 0.012]
+    """
+    if num_workers:
+        return max(step_seconds + QUEUE_SECONDS, decode_seconds + transform_seconds / num_workers)
+    if prefetch:
+        return max(decode_seconds + transform_seconds, step_seconds + python_seconds)
+    return decode_seconds + transform_seconds + step_seconds
 
 
 def recommend_workers(
@@ -77,9 +107,7 @@ def recommend_workers(
         prefetch_factor: batches that each worker makes ahead.
         shm_bytes: free in /dev/shm; by default as it is now.
 
-    Expected seconds of a step: the sum without a thread; with a thread on a core of its own the larger of
-    ``decode + transform`` and ``step + python``; with W workers the larger of ``step + QUEUE_SECONDS`` and
-    ``decode + transform / W``.
+    The way with the least ``expected_step_seconds`` wins, workers by ``WORTH`` at least.
 
     Raises:
         UserError: a negative time, or no core.
@@ -120,7 +148,14 @@ def recommend_workers(
             f"{cores} cores for {ranks_per_host} ranks leave none to a reader: a thread or worker would take "
             "its time from the training step",
         )  # fmt: skip
-    threaded = max(make, step_seconds + python_seconds)
+    expected = partial(
+        expected_step_seconds,
+        decode_seconds=decode_seconds,
+        transform_seconds=transform_seconds,
+        step_seconds=step_seconds,
+        python_seconds=python_seconds,
+    )
+    threaded = expected(prefetch=1)
     if threaded <= step_seconds + QUEUE_SECONDS:
         return WorkerAdvice(
             0, 1, method, threaded, f"{ms}: one thread reads ahead as fast as the step consumes"
@@ -130,9 +165,6 @@ def recommend_workers(
     per_worker = 2 * ranks_per_host * (prefetch_factor + 1) * batch_bytes
     fits = room // per_worker if per_worker else spare
 
-    def with_workers(number: int) -> float:
-        return max(step_seconds + QUEUE_SECONDS, decode_seconds + transform_seconds / number)
-
     most = min(spare, fits)
     if most < 1:
         return WorkerAdvice(
@@ -141,9 +173,9 @@ def recommend_workers(
             f"needs {per_worker / 1e6:.3g} MB with a margin: one that fills it is killed (bus error). "
             "Give the container more (--shm-size), or use the thread",
         )  # fmt: skip
-    best = min(with_workers(n) for n in range(1, most + 1))
-    number = next(n for n in range(1, most + 1) if with_workers(n) <= 1.02 * best)
-    gain = threaded / with_workers(number)
+    best = min(expected(num_workers=n) for n in range(1, most + 1))
+    number = next(n for n in range(1, most + 1) if expected(num_workers=n) <= 1.02 * best)
+    gain = threaded / expected(num_workers=number)
     if gain < WORTH and most == 1 and decode_seconds <= transform_seconds:
         return WorkerAdvice(
             0, 1, method, threaded,
@@ -159,7 +191,7 @@ def recommend_workers(
         "" if number < most else f"; more are kept out by {SHM}" if fits < spare else "; more have no core"
     )
     return WorkerAdvice(
-        number, 0, method, with_workers(number),
+        number, 0, method, expected(num_workers=number),
         f"{ms}: {number} worker{'s' * (number > 1)}, {gain:.1f}x faster than a thread{limit}",
     )  # fmt: skip
 

@@ -125,6 +125,28 @@ def test_unlike_shapes_types_and_calls_are_one_error_on_every_rank_and_the_group
     assert fine == ([0.5], [0.5 + 1j, 1.5j], (0, 4), [[True, True], [False, True]])
 
 
+def log_three_steps():
+    """Rank 1 logs one value more in step 2, and names it first."""
+    logged = []
+    with dtlab.world() as w:
+        for step in (1, 2, 3):
+            values = {"aux": 8.0} if w.rank == 1 and step == 2 else {}
+            logged.append(w.mean({**values, "loss": float(w.rank + step)}))
+            after = torch.tensor([10.0**w.rank])
+            torch.distributed.all_reduce(after)
+            logged[-1]["sum after it"] = after.item()
+    return logged
+
+
+def test_a_value_that_one_rank_logs_alone_mixes_with_no_other_and_no_rank_waits_for_it():
+    same = [
+        {"loss": 1.5, "sum after it": 11.0},
+        {"loss": 2.5, "aux": 8.0, "sum after it": 11.0},
+        {"loss": 3.5, "sum after it": 11.0},
+    ]
+    assert list(dtlab.launch(log_three_steps, 2, timeout=60)) == [same, same]
+
+
 def gather_predictions(samples):
     """Each rank holds its stride of the samples, as an uneven sampler gives it."""
     with dtlab.world() as w:
