@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from dtlab.data import kinds
 from dtlab.errors import UserError
 
 
@@ -52,12 +54,16 @@ def plain(table: pa.Table, name: str) -> pa.Array:
     return chunks[0] if len(chunks) == 1 else column.combine_chunks()
 
 
-def encode(table: pa.Table, name: str, *, strict: bool = False) -> tuple[np.ndarray, list[str]]:
+def encode(
+    table: pa.Table, name: str, *, strict: bool = False, like: str | None = None
+) -> tuple[np.ndarray, list[str]]:
     """(codes, values): ``values[codes[i]]`` is the text of row i, and code -1 is a missing value.
 
-    ``strict`` refuses a float column with fractions: a category should not hang on a rounding.
+    ``strict`` refuses a float column with fractions: a category should not hang on a rounding. ``like`` is
+    the type in whose spelling the text is wanted (``kinds.py``).
     """
     array = plain(table, name)
+    array = array if like is None else kinds.conform(array, like, name)
     kind = array.type
     if pt.is_floating(kind):
         array = pc.if_else(pc.is_finite(array), array, pa.scalar(None, kind))
@@ -115,12 +121,15 @@ def mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def hashes(table: pa.Table, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
+def hashes(
+    table: pa.Table, names: tuple[str, ...], types: Mapping[str, str] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """(hashes as uint64, missing as bool) of the named columns taken together, equal on every machine."""
+    types = types or {}
     total = np.zeros(table.num_rows, dtype=np.uint64)
     missing = np.ones(table.num_rows, dtype=bool)
     for name in names:
-        codes, values = encode(table, name)
+        codes, values = encode(table, name, like=types.get(name))
         digests = [hashlib.blake2b(value.encode(), digest_size=8).digest() for value in values]
         per_value = np.array([*(int.from_bytes(d, "little") for d in digests), 0], dtype=np.uint64)
         total = mix(total * np.uint64(0x9E3779B97F4A7C15) + per_value[codes])

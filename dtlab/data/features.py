@@ -4,8 +4,9 @@ The contract, per kind of column:
 
 - ``categorical``: the values seen in the training rows, most frequent first. Index 0 is *missing* (null,
   NaN), index 1 is *unseen* (or seen fewer than ``min_count`` times), known values start at 2. Values are
-  compared by their text, so that int32, int64 and string columns of the same values agree. A float column
-  with nulls (what pandas makes of integers with nulls) is read as integers.
+  compared by their text, so that int32, int64 and string columns of the same values agree. Timestamps,
+  dates, decimals and booleans are compared by value, whatever their unit or scale (``kinds.py``). A float
+  column with nulls (what pandas makes of integers with nulls) is read as integers.
 - ``bucketed``: a number cut at quantiles of the training rows and used as a category.
 - ``hashed``: the value's hash modulo ``hash_buckets``; 0 is missing, 1 stays empty. Hashes are stable over
   processes and machines.
@@ -29,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from dtlab.data import columns
+from dtlab.data import columns, kinds
 from dtlab.data.batch import Batch
 from dtlab.data.fitting import Fitting
 from dtlab.errors import UserError
@@ -107,6 +108,7 @@ class Features:
     vocabularies: dict[str, list[str]]
     edges: dict[str, list[float]]
     scales: dict[str, list[float]]  # [mean, deviation, 1.0 if training rows had missing values]
+    types: dict[str, str] = field(default_factory=dict)  # of columns whose values have several spellings
     _index: dict[str, dict[str, int]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -161,7 +163,7 @@ class Features:
         columns.require(table, spec.inputs())
         categories: list[np.ndarray] = []
         for name in spec.categorical:
-            codes, values = columns.encode(table, name)
+            codes, values = columns.encode(table, name, like=self.types.get(name))
             known = self._lookup(name)
             # One look-up per distinct value; the last entry serves code -1, which is null.
             index = np.array([*(known.get(value, UNSEEN) for value in values), MISSING], dtype=np.int32)
@@ -174,7 +176,7 @@ class Features:
             bucket = np.searchsorted(np.asarray(self.edges[name]), x, side="right").astype(np.int32) + FIRST
             categories.append(np.where(np.isnan(x), MISSING, bucket))
         for names in (*((name,) for name in spec.hashed), *spec.crosses):
-            hashes, missing = columns.hashes(table, names)
+            hashes, missing = columns.hashes(table, names, self.types)
             hashed = (hashes % np.uint64(spec.hash_buckets)).astype(np.int64) + FIRST
             categories.append(np.where(missing, MISSING, hashed))
         dense: list[np.ndarray] = []
@@ -202,6 +204,7 @@ class Features:
     def to_json(self) -> str:
         """Everything ``transform`` needs, as one JSON text (it travels in checkpoints and packages)."""
         parts = {"vocabularies": self.vocabularies, "edges": self.edges, "scales": self.scales}
+        parts |= {"types": self.types} if self.types else {}
         return json.dumps({"format": FORMAT, "spec": asdict(self.spec), **parts}, ensure_ascii=False)
 
     @classmethod
@@ -216,7 +219,10 @@ class Features:
                 raw[name] = tuple(raw[name])
             raw["crosses"] = tuple(tuple(names) for names in raw["crosses"])
             spec = FeatureSpec(**raw)
-            fitted = cls(spec, parts["vocabularies"], parts["edges"], parts["scales"])
+            types = parts.get("types", {})
+            for text in types.values():
+                kinds.read(text)
+            fitted = cls(spec, parts["vocabularies"], parts["edges"], parts["scales"], types)
             if not (
                 set(spec.categorical) == set(fitted.vocabularies)
                 and set(spec.bucketed) == set(fitted.edges)
@@ -226,7 +232,7 @@ class Features:
             return fitted
         except UserError:
             raise
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"not a text written by Features.to_json ({type(error).__name__}: {error})"
             ) from None

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from dtlab.data import columns
+from dtlab.data import columns, kinds
 from dtlab.errors import UserError
 
 if TYPE_CHECKING:
     from dtlab.data.features import FeatureSpec
 
-Fitted = tuple[dict[str, list[str]], dict[str, list[float]], dict[str, list[float]]]
+Fitted = tuple[dict[str, list[str]], dict[str, list[float]], dict[str, list[float]], dict[str, str]]
 
 
 class Moments:
@@ -77,6 +77,7 @@ class Fitting:
     def __init__(self, spec: FeatureSpec) -> None:
         self.spec = spec
         self.rows = 0
+        self._types: dict[str, str] = {}
         self._counts: dict[str, Counter[str]] = {name: Counter() for name in spec.categorical}
         self._moments = {name: Moments() for name in spec.numeric}
         self._values: dict[str, list[np.ndarray]] = {name: [] for name in spec.bucketed}
@@ -86,12 +87,17 @@ class Fitting:
         spec = self.spec
         columns.require(table, spec.inputs())
         self.rows += table.num_rows
+        crossed = [name for names in spec.crosses for name in names]
+        for name in (*spec.categorical, *spec.hashed, *crossed):
+            text = kinds.written(columns.plain(table.slice(0, 1), name).type)
+            if text is not None:
+                self._types.setdefault(name, text)
         for name, counts in self._counts.items():
             codes, values = columns.encode(table, name, strict=True)
             found = np.bincount(codes[codes >= 0], minlength=len(values))
             for value, number in zip(values, found.tolist(), strict=True):
                 counts[value] += number
-        for name in (*spec.hashed, *(n for names in spec.crosses for n in names)):
+        for name in (*spec.hashed, *crossed):
             columns.encode(table.slice(0, 1), name)  # raises for a type that cannot be a category
         for name in dict.fromkeys((*spec.bucketed, *spec.numeric)):
             x = columns.numbers(table, name)
@@ -101,7 +107,7 @@ class Fitting:
                 self._moments[name].add(x)
 
     def result(self) -> Fitted:
-        """Vocabularies, bucket edges and scales, as ``Features`` takes them."""
+        """Vocabularies, bucket edges, scales and types, as ``Features`` takes them."""
         spec = self.spec
         if self.rows == 0:
             raise UserError("there are no training rows to fit the features on: the table is empty")
@@ -114,7 +120,8 @@ class Fitting:
         for name, parts in self._values.items():
             known = np.concatenate(parts)
             edges[name] = np.unique(np.quantile(known, inner)).tolist() if len(known) else []
-        return vocabularies, edges, {name: _scale(name, m) for name, m in self._moments.items()}
+        scales = {name: _scale(name, m) for name, m in self._moments.items()}
+        return vocabularies, edges, scales, self._types
 
 
 def _scale(name: str, moments: Moments) -> list[float]:

@@ -1,8 +1,11 @@
 """Features are fitted on training rows, know missing and unseen values, and travel as JSON."""
 
+import datetime
 import json
+import re
 import subprocess
 import sys
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -227,3 +230,66 @@ def test_fitting_on_no_rows_or_naming_nothing_is_refused():
 def test_a_text_that_is_not_features_is_refused(text):
     with pytest.raises(UserError):
         Features.from_json(text)
+
+
+TIMES = [datetime.datetime(2013, 1, 1), datetime.datetime(2013, 1, 2)]
+PRICES = [Decimal("1.5"), Decimal("2.25")]
+SAME_VALUES = [
+    (pa.array(TIMES, pa.timestamp("us")), pa.array(TIMES, pa.timestamp("s"))),
+    (pa.array(TIMES, pa.timestamp("s")), pa.array(TIMES, pa.timestamp("ns"))),
+    (pa.array(TIMES, pa.timestamp("s", tz="UTC")), pa.array(TIMES, pa.timestamp("us", tz="Europe/Paris"))),
+    (pa.array(TIMES).cast(pa.date32()), pa.array(TIMES, pa.timestamp("ns"))),
+    (pa.array(TIMES, pa.timestamp("ms")), pa.array(TIMES).cast(pa.date32())),
+    (pa.array(PRICES, pa.decimal128(10, 2)), pa.array(PRICES, pa.decimal128(30, 6))),
+    (pa.array(PRICES, pa.decimal128(10, 4)), pa.array([1.5, 2.25])),
+    (pa.array([True, False]), pa.array([1, 0], pa.int8())),
+    (pa.array([True, False]), pa.array([1.0, 0.0])),
+]
+
+
+def as_x(array):
+    return pa.table({"x": array})
+
+
+@pytest.mark.parametrize(("trained", "given"), SAME_VALUES, ids=lambda array: str(array.type))
+def test_values_of_another_unit_or_scale_are_the_ones_seen_in_training(trained, given):
+    fitted = Features.fit(as_x(trained), FeatureSpec(categorical=("x",), hashed=("x",)))
+    features = Features.from_json(fitted.to_json())
+    expected = features.transform(as_x(trained)).categorical
+    assert 1 not in expected[:, 0]
+    assert features.transform(as_x(given)).categorical.tolist() == expected.tolist()
+    with_null = pa.concat_arrays([given, pa.nulls(1, given.type)])
+    assert features.transform(as_x(with_null)).categorical[-1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("trained", "given"),
+    [
+        (pa.array(TIMES, pa.timestamp("s")), pa.array([datetime.datetime(2013, 1, 1, 0, 0, 0, 5)])),
+        (pa.array(TIMES).cast(pa.date32()), pa.array([datetime.datetime(2013, 1, 1, 5)])),
+        (pa.array(PRICES, pa.decimal128(10, 2)), pa.array([Decimal("1.501")])),
+        (pa.array(PRICES, pa.decimal128(10, 2)), pa.array([1.501])),
+        (pa.array([True, False]), pa.array([2, 0])),
+        (pa.array(TIMES, pa.timestamp("s")), pa.array(TIMES, pa.timestamp("s", tz="UTC"))),
+        (pa.array(TIMES, pa.timestamp("s")), pa.array([1356998400])),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_values_that_do_not_fit_the_type_of_training_are_refused_by_name(trained, given):
+    features = Features.fit(as_x(trained), FeatureSpec(categorical=("x",)))
+    with pytest.raises(UserError, match=f"column 'x' is {re.escape(str(given.type))}.*trained on"):
+        features.transform(as_x(given))
+
+
+def test_features_of_before_types_travelled_are_read_as_ever():
+    fitted = Features.fit(as_x(pa.array(TIMES)), FeatureSpec(categorical=("x",)))
+    old = {name: part for name, part in json.loads(fitted.to_json()).items() if name != "types"}
+    features = Features.from_json(json.dumps(old))
+    assert features.transform(as_x(pa.array(TIMES))).categorical.flatten().tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("types", [{"x": "timestamp[h]"}, {"x": 3}, ["x"], 5])
+def test_column_types_that_no_features_have_are_refused(types):
+    fitted = Features.fit(as_x(pa.array(TIMES)), FeatureSpec(categorical=("x",)))
+    with pytest.raises(UserError):
+        Features.from_json(json.dumps({**json.loads(fitted.to_json()), "types": types}))
