@@ -8,7 +8,7 @@
   fractions: a row keeps its part when rows are added, if the id is a column.
 - ``version`` is a hash of the bytes of the files and of how they are split.
 
-Taught in lesson 11; ``dtlab predict`` reads its input through ``read_features``.
+Taught in lesson 11. ``stream_dataset`` reads the same without holding the rows.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from dtlab.data import columns
-from dtlab.data.batch import Batch
 from dtlab.data.config import DataConfig
-from dtlab.data.features import Features, FeatureSpec
+from dtlab.data.features import FeatureSpec
 from dtlab.data.prepare import file_digest
 from dtlab.data.source import SPLITS, Source
 from dtlab.errors import UserError
@@ -72,7 +71,7 @@ def schema(paths: Sequence[Path], used: Sequence[str] | None = None, field: str 
     common: dict[str, tuple[pa.DataType, Path]] = {}
     first: pa.Schema | None = None
     for path in paths:
-        found = _footer(path, field)
+        found = footer(path, field)
         if first is None:
             first = found
         names = list(first.names) if used is None else list(used)
@@ -93,7 +92,8 @@ def _value_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pt.is_dictionary(kind) else kind
 
 
-def _footer(path: Path, field: str) -> pa.Schema:
+def footer(path: Path, field: str) -> pa.Schema:
+    """The columns of one file. Raises UserError when it cannot be read or is no Parquet file."""
     try:
         if path.stat().st_size == 0:
             raise UserError(f"{field}: {path} is empty (0 bytes), not a Parquet file")
@@ -111,27 +111,6 @@ def read_table(path: str | Path, used: Sequence[str] | None = None, field: str =
     """
     paths = files(path, field)
     return _read(paths, schema(paths, used, field), field)
-
-
-def read_features(
-    path: str | Path, features: Features, field: str = "parquet", *, row_numbers: bool = True
-) -> Batch:
-    """The rows at ``path`` as the model that ``features`` belongs to expects them, without labels.
-
-    Rows come in file order; ids are the id column when the files hold it, else row numbers.
-    """
-    paths = files(path, field)
-    used = features.spec.inputs()
-    name = features.spec.id
-    held = _footer(paths[0], field)
-    if name is not None and name in held.names:
-        used = [*used, name]
-    elif name not in (None, ROW) and not row_numbers:
-        raise UserError(
-            f"{field}: {paths[0]} has no column {name!r}, the model's id, so scores would carry row numbers; "
-            "add the column, or ask for them with --row-numbers"
-        )
-    return features.transform(_read(paths, schema(paths, used, field), field), labels=False)
 
 
 def _read(paths: Sequence[Path], wanted: pa.Schema, field: str) -> pa.Table:
@@ -178,10 +157,10 @@ def named(config: DataConfig) -> Named:
         raise UserError("data.path is not set: name a Parquet file or a folder of .parquet shards")
     paths = files(config.path)
     if config.label is None:
-        held = columns.listed(_footer(paths[0], "data.path"))
+        held = columns.listed(footer(paths[0], "data.path"))
         raise UserError(f"data.label is not set: name the column of 0/1 labels; {paths[0]} holds: {held}")
     if not (config.categorical or config.numeric or config.hashed):
-        held = columns.listed(_footer(paths[0], "data.path"))
+        held = columns.listed(footer(paths[0], "data.path"))
         raise UserError(
             "no feature column is named: set data.categorical, data.numeric or data.hashed; "
             f"{paths[0]} holds: {held}"

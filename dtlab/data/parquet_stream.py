@@ -47,6 +47,7 @@ class ParquetStream(BlockStream):
         labels: False reads no label column.
         rows: which rows of the files; None for all.
         written: ``stamps`` of the files that must still hold when they are read; None for those of now.
+        field: what the user calls the files.
         cache: where the features of all rows are kept; all ranks may make their stream at once.
         arguments: of ``StreamSampler``: rank, world_size, seed, shuffle, tail, group.
 
@@ -70,6 +71,7 @@ class ParquetStream(BlockStream):
         labels: bool = True,
         rows: Selection | None = None,
         written: Stamps | None = None,
+        field: str = "data.path",
         cache: Cache | None = None,
         **arguments: Any,
     ) -> None:
@@ -83,9 +85,11 @@ class ParquetStream(BlockStream):
         self._id = None if spec.id == parquet.ROW else spec.id
         named = (name for name in (self._label, self._id) if name is not None)
         used = list(dict.fromkeys([*spec.inputs(), *named]))
-        self.reader = RowGroupReader(self.paths, used, rows=rows, written=written)
+        self.reader = RowGroupReader(self.paths, used, rows=rows, written=written, field=field)
         if not self.reader.groups:
-            raise UserError(f"path: {self.paths[0]} (of {len(self.paths)} files) and the others hold no rows")
+            raise UserError(
+                f"{field}: {self.paths[0]} (of {len(self.paths)} files) and the others hold no rows"
+            )
         self.transform_seconds = 0.0
         blocks = [group.rows for group in self.reader.groups]
         super().__init__(StreamSampler(blocks, global_batch, window=window, **arguments), self._block)
@@ -188,3 +192,26 @@ class ParquetStream(BlockStream):
         sampler = copy.copy(self.sampler)
         sampler._group = None  # workers take no part in collectives
         return {**self.__dict__, "sampler": sampler}
+
+
+def rows_to_score(
+    path: str | Path, features: Features, batch: int, field: str = "parquet", *, row_numbers: bool = True
+) -> ParquetStream:
+    """All rows at ``path`` in file order, as the model that ``features`` belongs to expects them, unlabelled.
+
+    ``batch`` rows at a time, for one process; ids are the id column when the files hold it, else row numbers.
+
+    Raises:
+        UserError: a path, file or column that does not fit; or, without ``row_numbers``, the id is not there.
+    """
+    paths = parquet.files(path, field)
+    spec = features.spec
+    if spec.id not in (None, parquet.ROW, *parquet.footer(paths[0], field).names):
+        if not row_numbers:
+            raise UserError(
+                f"{field}: {paths[0]} has no column {spec.id!r}, the model's id, so scores would carry row "
+                "numbers; add the column, or ask for them with --row-numbers"
+            )
+        features = dataclasses.replace(features, spec=dataclasses.replace(spec, id=parquet.ROW))
+    alone = {"shuffle": False, "rank": 0, "world_size": 1}
+    return ParquetStream(paths, features, batch, window=1, labels=False, field=field, **alone)

@@ -58,6 +58,7 @@ class RowGroupReader:
         columns: those to read, in this order.
         rows: which rows of the files; None for all.
         written: the ``stamps`` that the files must keep; None takes those of now.
+        field: what the user calls the files.
 
     Raises:
         UserError: a file cannot be read, a column is not there, or the files disagree about its type.
@@ -78,9 +79,10 @@ class RowGroupReader:
         *,
         rows: Selection | None = None,
         written: Stamps | None = None,
+        field: str = "data.path",
     ) -> None:
+        self.schema = parquet.schema(paths, columns, field)
         self._written = stamps(paths) if written is None else written
-        self.schema = parquet.schema(paths, columns)
         self.selection = rows
         self.counts = ReadCounts()
         stored = [group for group in groups_of(paths) if group.rows]

@@ -17,13 +17,15 @@ def predict(
 ) -> int:
     """Write ``id`` and ``score`` (a probability) of each row of ``parquet`` to ``output``; return the rows.
 
+    The rows are read row group by row group, and need not fit into memory; ids and scores do (16 bytes a row).
+
     Raises:
         UserError: the checkpoint, the file or a column is wrong, or ``output`` cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from dtlab.data.parquet import read_features
+    from dtlab.data.parquet_stream import rows_to_score
 
     if batch < 1:
         raise UserError(f"batch = {batch}: must be at least 1")
@@ -33,8 +35,8 @@ def predict(
     if package.features is None:
         raise UserError(f"checkpoint = {str(checkpoint)!r}: holds a model of text; predict scores tables")
     named_by_user = package.config.data.name == "parquet" and not row_numbers
-    table = read_features(parquet, package.features, row_numbers=not named_by_user)
-    scores = score(package.model, table, batch=batch)
+    rows = rows_to_score(parquet, package.features, batch, row_numbers=not named_by_user)
+    scores = score(package.model, rows.walk(0, 1))
     assert scores is not None, "predict runs in one process"
     unknown = int(scores["logits"].isnan().sum())
     if unknown:

@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from dtlab.data import parquet
+from dtlab.data.batch import Batch
 from dtlab.data.config import DataConfig
 from dtlab.data.datasets import load_dataset
+from dtlab.data.parquet_stream import rows_to_score
 from dtlab.errors import UserError
 
 NAMES = {"label": "bought", "categorical": ("city",), "numeric": ("price",), "hashed": ("user",)}
@@ -99,12 +100,14 @@ def test_features_that_travelled_as_json_score_the_file_as_evaluation_did(tmp_pa
     again = type(dataset.features).from_json(dataset.features.to_json())
     unlabelled = tmp_path / "unlabelled.parquet"
     pq.write_table(rows().drop_columns(["bought", "part"]), unlabelled)
-    whole = parquet.read_features(unlabelled, again)
+    whole = Batch.concat(list(rows_to_score(unlabelled, again, 7).walk(0, 1)))
     assert whole.labels is None
     place = torch.searchsorted(whole.ids, dataset.test.ids)
     for name, column in whole.take(place).columns().items():
         assert torch.equal(column, dataset.test.columns()[name]), name
-    assert torch.equal(parquet.read_features(file, again).categorical, whole.categorical)
+    labelled = Batch.concat(list(rows_to_score(file, again, 10**6).walk(0, 1)))
+    assert labelled.labels is None
+    assert torch.equal(labelled.categorical, whole.categorical)
 
 
 def test_a_folder_of_shards_is_its_files_in_name_order(tmp_path, file):
