@@ -1,4 +1,4 @@
-"""Break a run on purpose and see whether it comes back: the fault harness (lesson 12).
+"""Break a run on purpose and see whether it comes back: the fault harness (lesson 13).
 
 A fault happens inside one rank, at a step or in a phase that is named: it is killed without a word, killed
 while a checkpoint is being written, or told to stop by SIGTERM. The run is then continued, and its result is

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C at the launcher reach the ranks, which get time to save their work (lesson 12).
+"""SIGTERM and Ctrl-C at the launcher reach the ranks, which get time to save their work (lesson 13).
 
 Without a grace time the launcher ends its ranks at once. With one, the first signal is handed on and the
 ranks decide together where to stop; a second Ctrl-C, or the end of the grace time, ends them.

@@ -1,4 +1,4 @@
-"""A limit in seconds and in dollars, after which a run saves its state and stops (lesson 12).
+"""A limit in seconds and in dollars, after which a run saves its state and stops (lesson 13).
 
 It is the hard stop that a budget alarm is not: an alarm's figures are hours old. Dollars come from the price
 catalogue, per started second of every instance; what was spent before a restart counts.

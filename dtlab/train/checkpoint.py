@@ -1,4 +1,4 @@
-"""Checkpoints that a week of training can rely on: whole, exact, safe to read (lesson 12).
+"""Checkpoints that a week of training can rely on: whole, exact, safe to read (lesson 13).
 
 - Everything that training depends on is in it: the parts you name, and each rank's random generators.
 - Tensors are stored as safetensors, the rest as one JSON file. Nothing is unpickled, ever.

@@ -1,4 +1,4 @@
-"""Around each step of a save or load all ranks come together, and fail together (lesson 12)."""
+"""Around each step of a save or load all ranks come together, and fail together (lesson 13)."""
 
 from __future__ import annotations
 

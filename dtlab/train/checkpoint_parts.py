@@ -1,4 +1,4 @@
-"""The parts of a run as states and back: model, optimizer, schedule, sampler, generators ... (lesson 12)."""
+"""The parts of a run as states and back: model, optimizer, schedule, sampler, generators ... (lesson 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading one checkpoint: is it whole, and what are the states of its parts (lesson 12)."""
+"""Reading one checkpoint: is it whole, and what are the states of its parts (lesson 13)."""
 
 from __future__ import annotations
 

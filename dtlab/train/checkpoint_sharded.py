@@ -1,4 +1,4 @@
-"""Sharded tensors (DTensors) in a checkpoint, through torch.distributed.checkpoint (lesson 12).
+"""Sharded tensors (DTensors) in a checkpoint, through torch.distributed.checkpoint (lesson 13).
 
 DCP plans who writes and who reads what, so that a checkpoint of 2 ranks loads on 1, 3 or 4. Only its
 safetensors storage is used; its default storage unpickles.

@@ -1,4 +1,4 @@
-"""The folder of a run's checkpoints: names, which one is newest, what is kept, one job at a time (lesson 12).
+"""The folder of a run's checkpoints: names, which one is newest, what is kept, one job at a time (lesson 13).
 
 ::
 

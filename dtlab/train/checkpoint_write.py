@@ -1,4 +1,4 @@
-"""Writing one checkpoint, step by step on all ranks, so that it is whole or leaves no trace (lesson 12)."""
+"""Writing one checkpoint, step by step on all ranks, so that it is whole or leaves no trace (lesson 13)."""
 
 from __future__ import annotations
 

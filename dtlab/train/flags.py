@@ -1,4 +1,4 @@
-"""Facts that one rank learns and all must act on: stop, save now, budget spent, not finite (lesson 12).
+"""Facts that one rank learns and all must act on: stop, save now, budget spent, not finite (lesson 13).
 
 - All flags travel together, in one tiny all-reduce, and not in every step: on a CPU it costs a third of a
   millisecond, a tenth or more of a short step. So they travel every k steps, k chosen by all ranks together

@@ -1,4 +1,4 @@
-"""The random generators of a rank as a part of a checkpoint: Python, NumPy, torch and its card (lesson 12).
+"""The random generators of a rank as a part of a checkpoint: Python, NumPy, torch and its card (lesson 13).
 
 A resumed run draws the numbers that the uninterrupted one would have drawn, if the world size is the same:
 each rank takes back its own generators. On another world size there is no such thing as "its own": every

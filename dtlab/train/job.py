@@ -1,7 +1,7 @@
 """A whole run: read the data, choose the number of epochs on validation, refit, read the test set once.
 
 :func:`run` is what every rank executes, under ``dtlab train``, ``torchrun -m dtlab.train`` or in a cell.
-A run that is interrupted saves its whole state and goes on from there when it is started again (lesson 12):
+A run that is interrupted saves its whole state and goes on from there when it is started again (lesson 13):
 on the same number of ranks bit for bit, on another with the same samples.
 """
 

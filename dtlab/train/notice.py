@@ -1,4 +1,4 @@
-"""The notice that a spot host will be taken away becomes a stop request (lesson 12).
+"""The notice that a spot host will be taken away becomes a stop request (lesson 13).
 
 EC2 answers at a local address with 404 until it has decided, and then with the time; two minutes are left.
 SageMaker sends SIGTERM instead. Only a host that is told to asks: set ``checkpoint.spot_notice``.

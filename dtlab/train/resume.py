@@ -1,4 +1,4 @@
-"""Which folder a run writes to, and whether it goes on there (lesson 12).
+"""Which folder a run writes to, and whether it goes on there (lesson 13).
 
 A run that is started again by its launcher finds its own folder by the name of the job: ``dtlab launch``,
 torchrun's agent (give ``--rdzv-id``) and Slurm's requeue keep that name over restarts. A folder with a

@@ -1,4 +1,4 @@
-"""A model as one safetensors file, for other tools and from them (lesson 12).
+"""A model as one safetensors file, for other tools and from them (lesson 13).
 
 The keys are those of the bare model: no ``module.`` of a data-parallel wrapper, no ``_orig_mod.`` of
 ``torch.compile``. When reading, such a prefix is taken off only if the model has no use for it, so a model

@@ -1,4 +1,4 @@
-"""Settle DDP's buckets before the first step, so that a resumed run adds in the same order (lesson 12).
+"""Settle DDP's buckets before the first step, so that a resumed run adds in the same order (lesson 13).
 
 torch's DDP fills its buckets anew after the first backward, in the order in which gradients arrived. A
 parameter's place in its bucket decides in which order gloo adds the ranks, and floating-point addition

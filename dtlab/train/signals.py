@@ -1,4 +1,4 @@
-"""A signal becomes a flag: the step is finished, and a checkpoint is written before the end (lesson 12).
+"""A signal becomes a flag: the step is finished, and a checkpoint is written before the end (lesson 13).
 
 SIGTERM is what schedulers, SageMaker and spot hosts send before they take the machine away; SIGINT is Ctrl-C;
 SIGUSR1 asks for a checkpoint without an end (Slurm sends it with ``--signal=USR1@120``). A signal may reach

@@ -1,4 +1,4 @@
-"""A copy of the state in host memory, so that training goes on while the copy is written (lesson 12).
+"""A copy of the state in host memory, so that training goes on while the copy is written (lesson 13).
 
 The buffers are kept between saves: filling fresh memory costs two to three times as much as filling memory
 that the process already has. The price is one copy of the state in the memory of the rank that writes it.

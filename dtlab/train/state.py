@@ -1,4 +1,4 @@
-"""A nested state as flat tensors and JSON, and back: what a checkpoint can hold without pickle (lesson 12).
+"""A nested state as flat tensors and JSON, and back: what a checkpoint can hold without pickle (lesson 13).
 
 ``flatten`` takes state dicts as PyTorch objects give them. Tensors and NumPy arrays leave under a path such
 as ``optimizer/state/0/exp_avg``; the rest becomes JSON that keeps what JSON has no word for: integer keys,

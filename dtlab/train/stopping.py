@@ -1,4 +1,4 @@
-"""Early stopping: one decision for all ranks, patience counted in samples seen (lesson 12).
+"""Early stopping: one decision for all ranks, patience counted in samples seen (lesson 13).
 
 Counted in optimizer steps, patience shrinks as ranks are added: with a global batch N times as large, the
 same number of steps is N times as many samples. Counted in samples, a rule means the same on any world size.

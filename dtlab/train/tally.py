@@ -1,4 +1,4 @@
-"""What one epoch adds up to: over its steps, over the ranks, and over interruptions (lesson 12)."""
+"""What one epoch adds up to: over its steps, over the ranks, and over interruptions (lesson 13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens between two steps of a run: flags, checkpoints, a look at the replicas (lesson 12).
+"""What happens between two steps of a run: flags, checkpoints, a look at the replicas (lesson 13).
 
 Everything is due at a step number that all ranks know, so no rank enters a collective alone. Between these
 numbers a step costs one comparison.
