@@ -86,10 +86,7 @@ class ParquetStream(BlockStream):
         named = (name for name in (self._label, self._id) if name is not None)
         used = list(dict.fromkeys([*spec.inputs(), *named]))
         self.reader = RowGroupReader(self.paths, used, rows=rows, written=written, field=field)
-        if not self.reader.groups:
-            raise UserError(
-                f"{field}: {self.paths[0]} (of {len(self.paths)} files) and the others hold no rows"
-            )
+        parquet.require_rows(self.reader.num_rows, self.paths, field)
         self.transform_seconds = 0.0
         blocks = [group.rows for group in self.reader.groups]
         super().__init__(StreamSampler(blocks, global_batch, window=window, **arguments), self._block)
@@ -213,5 +210,5 @@ def rows_to_score(
                 "numbers; add the column, or ask for them with --row-numbers"
             )
         features = dataclasses.replace(features, spec=dataclasses.replace(spec, id=parquet.ROW))
-    alone = {"shuffle": False, "rank": 0, "world_size": 1}
+    alone: dict[str, Any] = {"shuffle": False, "rank": 0, "world_size": 1}
     return ParquetStream(paths, features, batch, window=1, labels=False, field=field, **alone)

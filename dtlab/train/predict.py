@@ -17,7 +17,8 @@ def predict(
 ) -> int:
     """Write ``id`` and ``score`` (a probability) of each row of ``parquet`` to ``output``; return the rows.
 
-    The rows are read row group by row group, and need not fit into memory; ids and scores do (16 bytes a row).
+    The rows are read row group by row group and need not fit into memory; ids and scores must (16 bytes a
+    row).
 
     Raises:
         UserError: the checkpoint, the file or a column is wrong, or ``output`` cannot be written.

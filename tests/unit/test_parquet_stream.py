@@ -291,7 +291,7 @@ def test_wrong_columns_and_labels_are_named(log, features, tmp_path):
     stream = ParquetStream(tmp_path / "unlabelled", features, 100, labels=False, rank=0, world_size=1)
     assert all(batch.labels is None for batch in stream)
     write(tmp_path / "none", table().slice(0, 0))
-    with pytest.raises(UserError, match="hold no rows"):
+    with pytest.raises(UserError, match="holds no rows"):
         ParquetStream(tmp_path / "none", features, 10)
     with pytest.raises(UserError, match="window is 0"):
         ParquetStream(log, features, 10, window=0)
