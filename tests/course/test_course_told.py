@@ -101,6 +101,19 @@ def test_an_exception_on_a_rank_shows_its_line_and_no_word_on_restarts():
             "only the last micro-batch is in it",
         ),
         ("03-accumulate", "return total", "return torch.tensor(total)", "expected a float, got Tensor"),
+        (
+            "11-groups",
+            "return deal(mine, workers)[worker]",
+            "return mine",
+            "every worker of a rank got the same",
+        ),
+        (
+            "11-prepare",
+            "            return False\n        beside",
+            "            pass\n        beside",
+            "look again",
+        ),
+        ("11-cache", "repr(list(columns))", "repr(sorted(columns))", "that of the array's columns"),
     ],
 )
 def test_a_usual_mistake_is_told_where_to_look(name, old, new, said):
