@@ -169,7 +169,9 @@ def notes(record: RunRecord) -> list[Line]:
     for text, times in list(counted.items())[:10]:
         what, _, fix = text.rpartition("; ")
         again = f" ({times} times)" if times > 1 else ""
-        if text.startswith(_CHANGED):
+        if text.startswith("step "):  # a step that was skipped, or taken back
+            what, fix = text, "lower optim.lr, warm up (schedule.warmup) or set optim.clip"
+        elif text.startswith(_CHANGED):
             what, fix = text, "two settings are not one experiment: note the change, or start a new run"
         lines.append(Line(WARN, "note", f"{what or text}{again}", fix if what else "see the record"))
     if len(counted) > 10:
@@ -197,11 +199,11 @@ def _seconds_after_checkpoint(attempt: list[Event]) -> float:
 def _dollars(record: RunRecord, seconds: float) -> str:
     """``, $0.12 on ml.g4dn.12xlarge``; nothing where the price is not known."""
     instance = record.start.text("config", "run", "instance")
-    count = int(record.start.number("num_nodes") or 1)
+    count = max(1, int(record.start.number("num_nodes") or 1))
     if instance is None or not seconds:
         return ""
     try:
-        price = billing.cost(instance, seconds, count=max(1, count)).price
+        price = billing.cost(instance, seconds, count=count).price
     except UserError:
         return ""
     return f", ${price.usd_per_second * seconds * count:.4f} on {instance}"

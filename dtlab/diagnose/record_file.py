@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ __all__ = ["Event", "RunRecord", "read_record"]
 
 NAME = "record.jsonl"
 _STARTS = ("start", "resume")
-_MOST_BYTES = 2**30
+_MOST_BYTES = 2**28
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,19 @@ class Event:
     def number(self, *keys: str) -> float | None:
         """The finite number at ``values[key][key]...``; None where there is none."""
         found = self.value(*keys)
-        is_number = isinstance(found, int | float) and not isinstance(found, bool)
-        return float(found) if is_number and math.isfinite(found) else None
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            return None
+        # A whole number of hundreds of digits is no float.
+        return float(found) if abs(found) < 1e300 and math.isfinite(found) else None
 
     def text(self, *keys: str) -> str | None:
-        """The text there, on one line and of at most 300 characters; None where there is none."""
+        """The text there, on one line, of at most 300 characters, printable; None where there is none."""
         found = self.value(*keys)
-        return " ".join(found.split())[:300] if isinstance(found, str) and found.strip() else None
+        if not isinstance(found, str) or not found.strip():
+            return None
+        line = " ".join(found.split())[:300]
+        # Somebody else may have written the file: nothing of it steers the terminal.
+        return "".join(letter if letter.isprintable() else "?" for letter in line)
 
     def value(self, *keys: str) -> Any:
         found: Any = self.values
@@ -86,8 +93,13 @@ def read_record(path: Path) -> RunRecord:
     """
     file = _file_in(path)
     try:
-        if file.stat().st_size > _MOST_BYTES:
-            raise UserError(f"run = {str(file)!r}: more than 1 GiB; give the record.jsonl of one run")
+        about = file.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise UserError(
+                f"run = {str(file)!r}: neither a file nor a folder; give the record.jsonl of a run"
+            )
+        if about.st_size > _MOST_BYTES:
+            raise UserError(f"run = {str(file)!r}: more than 256 MiB; give the record.jsonl of one run")
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"run = {str(file)!r}: {error.strerror}; give the record.jsonl of a run") from None

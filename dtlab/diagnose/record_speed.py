@@ -42,6 +42,8 @@ def speed(record: RunRecord) -> list[Line]:
         "in flight, part of it behind backward" if on_card else "of the time in all-reduces, waits included"
     )
     fix = "a larger batch per rank, micro-batches in no_sync(), or fewer ranks" if talks else ""
+    if talks and on_card:
+        fix = "see with dtlab.diagnose.profiler.step_profile how much is exposed, before you change anything"
     lines.append(Line(WARN if talks else OK, "communication", f"{communication:.1%} {seen}", fix))
     return [*lines, *bound_verdict(profile).lines(), *utilisation_lines(wait, communication, now=False)]
 

@@ -176,7 +176,12 @@ def test_attempts_and_what_was_done_twice_are_counted(events, reviewed):
 def test_what_the_run_warned_of_is_repeated_once(events, reviewed):
     warning = {"event": "line", "seconds": 1.0, "text": "step 3: the gradient is not finite; skipped"}
     line = reviewed([*events, warning, warning])["note"]
-    assert (line.status, line.value) == (WARN, "step 3: the gradient is not finite (2 times)")
+    assert (line.status, line.value) == (WARN, "step 3: the gradient is not finite; skipped (2 times)")
+    text = "checkpoint.every_steps = 500, but the run makes at most 94 steps; choose a smaller interval"
+    line = reviewed([*events, {"event": "line", "seconds": 1.0, "text": text}])["note"]
+    assert line.fix == "choose a smaller interval"
+    text = "the run goes on with optim.lr 0.1 -> 0.2"
+    assert "not one experiment" in reviewed([*events, {"event": "line", "text": text}])["note"].fix
 
 
 @pytest.mark.parametrize(
@@ -203,9 +208,17 @@ def test_file_that_is_no_record_is_refused_in_one_line(content, words, tmp_path,
     assert words in out.err
 
 
+def test_text_of_a_record_does_not_steer_the_terminal(events, reviewed):
+    failed = {"event": "failed", "seconds": 1.0, "error": "bad \x1b[2J\x1b]0;title\x07 error\nsecond"}
+    line = reviewed([*events[:-1], failed])["end"]
+    assert line.value == "failed: bad ?[2J?]0;title? error second"
+
+
 def test_place_without_a_record_is_refused_with_the_way_out(run, tmp_path):
     with pytest.raises(UserError, match="No such file"):
         review_record(tmp_path / "none")
+    with pytest.raises(UserError, match="neither a file nor a folder"):
+        review_record("/dev/zero")
     with pytest.raises(UserError, match=r"no record.jsonl in it"):
         review_record(tmp_path)
     with pytest.raises(UserError, match=r"holds 1 run\(s\) and is none itself; give one, the newest is"):
