@@ -171,8 +171,8 @@ class SampledDataLoader:
         left = sampler.remaining_samples
         with naming_dead_workers(sampler.rank, sampler.world_size) as named:
             before = set(multiprocessing.active_children())
-            context = loader.multiprocessing_context
-            with signals_held(None if context is None else context.get_start_method()):
+            method = (loader.multiprocessing_context or multiprocessing).get_start_method()
+            with signals_held(method):
                 iterator = iter(loader)
             started = in_start_order(set(multiprocessing.active_children()) - before)
             named.workers = started or self._workers
@@ -182,6 +182,8 @@ class SampledDataLoader:
                 )  # later epochs start none; others must not be kept, nor their files
             if named.workers:
                 wrap_handler()
+            if named.workers and method == "forkserver":
+                named.watch()
             while left:
                 batch = next(iterator)
                 size = min(sampler.global_batch, left)

@@ -2,14 +2,17 @@
 
 torch notices a dead worker in its handler of SIGCHLD, which raises wherever the main thread is: in the
 loader, or in the training step. So the answer is given there too: a handler around torch's puts rank, worker
-and exit code into the error.
+and exit code into the error. Workers that a server forked are no children of the rank: their death sends it
+no signal, and torch would find out after the whole timeout. A thread watches them and calls that handler.
 """
 
+import os
 import re
 import signal
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -28,6 +31,28 @@ class _Named:
         self.rank = rank
         self.world_size = world_size
         self.workers: list[BaseProcess] = []
+        self._stop_watching = _nothing
+
+    def watch(self) -> None:
+        """Let a thread wait for the end of the workers, which are no children of this process."""
+        if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
+            return
+        stopped, stop = os.pipe()
+        ends = [worker.sentinel for worker in self.workers]
+        thread = threading.Thread(target=_watch, args=(ends, stopped), name="dtlab-workers", daemon=True)
+        thread.start()
+
+        def stop_watching() -> None:
+            os.close(stop)
+            thread.join()
+            os.close(stopped)
+
+        self._stop_watching = stop_watching
+
+    def close(self) -> None:
+        """End the thread."""
+        self._stop_watching()
+        self._stop_watching = _nothing
 
     def explain(self) -> DataLoaderWorkerError | None:
         """Return the error that names a dead worker, or None if all of them live or ended well."""
@@ -43,6 +68,22 @@ class _Named:
                     "or run with num_workers=0 to see the error in the rank itself"
                 )
         return None
+
+
+def _nothing() -> None:
+    pass
+
+
+def _watch(ends: list[int], stopped: int) -> None:
+    # Only looks: whoever reads a worker's exit code here would take it from the rank.
+    left: set[int] = set(ends)
+    while left:
+        ready = {int(end) for end in wait([*left, stopped]) if isinstance(end, int)}
+        if stopped in ready:
+            return
+        left -= ready
+        with suppress(OSError):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGCHLD)
 
 
 _live: list[_Named] = []
@@ -68,6 +109,7 @@ def naming_dead_workers(rank: int, world_size: int) -> Iterator[_Named]:
         raise
     finally:
         _live.remove(named)
+        named.close()
 
 
 def wrap_handler() -> None:
@@ -83,10 +125,13 @@ def wrap_handler() -> None:
 
 
 def _on_child(signum: int, frame: Any) -> None:
+    cause: RuntimeError | None = None
     try:
-        _wrapped(signum, frame)
+        _wrapped(signum, frame)  # of torch: raises for a dead child
     except RuntimeError as error:
-        for named in _live:
-            if explained := named.explain():
-                raise explained from error
-        raise
+        cause = error
+    for named in _live:
+        if explained := named.explain():
+            raise explained from cause
+    if cause is not None:
+        raise cause

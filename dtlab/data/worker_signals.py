@@ -8,7 +8,6 @@ as ever, and so does the end of the rank.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -23,15 +22,15 @@ _CAN_TELL = hasattr(signal, "sigwaitinfo") and hasattr(signal, "pthread_sigmask"
 
 
 @contextmanager
-def signals_held(method: str | None = None) -> Iterator[None]:
+def signals_held(method: str) -> Iterator[None]:
     """Block SIGTERM and SIGINT in this thread: what starts inside begins so. They arrive at the end.
 
-    ``method`` is how processes are started: "fork", "forkserver" or "spawn"; None is the default's.
+    ``method`` is how processes are started: "fork", "forkserver" or "spawn".
     """
     if not _CAN_TELL:
         yield
         return
-    if (method or multiprocessing.get_start_method()) != "fork":
+    if method != "fork":
         # Python's own helper unblocks both signals when it starts, so it must run before.
         resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

@@ -123,9 +123,11 @@ def test_a_forked_worker_that_uses_threads_of_openmp_hangs_and_one_from_forkserv
 
 
 @on_linux
-def test_a_worker_killed_for_a_full_shared_memory_says_so(make):
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_worker_killed_for_a_full_shared_memory_says_so_long_before_the_timeout(make, method):
+    loader = StreamLoader(make(DiesOfBusError), num_workers=1, worker_start_method=method, worker_timeout=90)
     with pytest.raises(DataLoaderWorkerError, match=r"worker 0 of 1 .*signal 7 .*/dev/shm"):
-        list(StreamLoader(make(DiesOfBusError), num_workers=1, worker_start_method="fork"))
+        list(loader)
 
 
 def test_an_unknown_start_method_is_refused(make):
