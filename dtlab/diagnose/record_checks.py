@@ -24,8 +24,11 @@ def ending(record: RunRecord) -> list[Line]:
         last = record.attempts[-1][-1]
         step = max((e.number("step") or 0 for e in record.attempts[-1]), default=0)
         fix = "if it does not run any more: the same command with --resume; look for a kill (out of memory)"
+        torn = ", the next line is torn" if record.is_torn else ""
         return [
-            Line(WARN, "end", f"none after {last.kind!r}, step {step:.0f}: killed, or still running", fix)
+            Line(
+                WARN, "end", f"none after {last.kind!r}, step {step:.0f}{torn}: killed, or still running", fix
+            )
         ]
     if end.kind == "failed":
         text = end.text("error") or "without a message"

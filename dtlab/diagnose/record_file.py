@@ -59,6 +59,7 @@ class RunRecord:
 
     path: Path
     events: tuple[Event, ...]
+    is_torn: bool = False  # the last line was cut short and is left out
 
     def of(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.kind in kinds]
@@ -111,13 +112,15 @@ def read_record(path: Path) -> RunRecord:
         lines.pop()
     if not text.strip():
         raise UserError(f"run = {str(file)!r}: empty; the run ended before it wrote its first line")
+    is_torn = not is_whole and len(lines) > 1 and not _is_json(lines[-1])
+    if is_torn:  # the run was killed, or the disk was full, while this line was written
+        lines.pop()
     events: list[Event] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip() and number < len(lines):
             continue
-        is_last = number == len(lines) and not is_whole
-        events.append(_event(file, number, line, is_last, is_first=not events))
-    return RunRecord(file, tuple(events))
+        events.append(_event(file, number, line, is_first=not events))
+    return RunRecord(file, tuple(events), is_torn)
 
 
 def _file_in(path: Path) -> Path:
@@ -137,16 +140,19 @@ def _file_in(path: Path) -> Path:
     )
 
 
-def _event(file: Path, number: int, line: str, is_last: bool, *, is_first: bool) -> Event:
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _event(file: Path, number: int, line: str, *, is_first: bool) -> Event:
     where = f"run = {str(file)!r}: line {number}"
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
-        if is_last and not is_first:
-            raise UserError(
-                f"{where}, the last one, is torn: the run was killed or the disk full while it was written; "
-                f"remove that line to review what came before it"
-            ) from None
         raise UserError(f"{where} is no JSON; give the record.jsonl of a run") from None
     kind = values.get("event") if isinstance(values, dict) else None
     if not isinstance(kind, str):

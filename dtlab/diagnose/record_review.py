@@ -31,7 +31,7 @@ def review_record(path: str | Path) -> Report:
     ``path``: a ``record.jsonl``, or the folder of a run. What the record does not hold gets no line.
 
     Raises:
-        UserError: there is no such file, it is empty, its last line is torn, or it is no run record.
+        UserError: there is no such file, it is empty, or it is no run record. A torn last line is left out.
 
     Example::
 

@@ -92,6 +92,8 @@ class Record:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._start = time.monotonic()
+        if folder:
+            _drop_torn_line(folder / "record.jsonl")
         self._file = open(folder / "record.jsonl", "a", encoding="utf-8") if folder else None  # noqa: SIM115
 
     def write(self, event: str, **values: Any) -> None:
@@ -105,6 +107,14 @@ class Record:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Cut what follows the last line end: a killed run was writing it, and it would spoil the next line."""
+    if not path.is_file():
+        return
+    with path.open("r+b") as file:
+        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def _finite(value: Any) -> Any:

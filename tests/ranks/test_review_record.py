@@ -6,8 +6,10 @@ import pytest
 
 from dtlab.cli import main
 from dtlab.diagnose.checks import FAIL, OK, WARN
+from dtlab.diagnose.record_file import read_record
 from dtlab.diagnose.record_review import review_record
 from dtlab.errors import UserError
+from dtlab.train.record import Record
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,7 @@ def test_what_the_run_warned_of_is_repeated_once(events, reviewed):
     [
         ("", "empty"),
         ("\n\n", "empty"),
-        ('{"event": "start", "config": {}}\n{"event": "epo', "line 2, the last one, is torn"),
+        ('{"event": "sta', "line 1 is no JSON"),
         ('{"event": "start", "config": {}}\nhello\n{"event": "end"}\n', "line 2 is no JSON"),
         ('{"auc": 0.7, "world_size": 2}\n', "line 1 is JSON, but no event"),
         ('{"event": "push", "repository": {}}\n', "line 1 is not the start of a run"),
@@ -206,6 +208,18 @@ def test_file_that_is_no_record_is_refused_in_one_line(content, words, tmp_path,
     out = capsys.readouterr()
     assert (out.out, len(out.err.splitlines())) == ("", 1)
     assert words in out.err
+
+
+def test_a_line_torn_by_a_kill_hides_nothing_and_spoils_no_later_line(tmp_path):
+    file = tmp_path / "record.jsonl"
+    file.write_text('{"event": "start", "config": {}}\n{"event": "step", "step": 7}\n{"event": "epo')
+    (line,) = [line for line in review_record(file).lines if line.name == "end"]
+    assert line.status == WARN
+    assert line.value == "none after 'step', step 7, the next line is torn: killed, or still running"
+    record = Record(tmp_path)
+    record.write("resume", config={})
+    record.close()
+    assert [event.kind for event in read_record(file).events] == ["start", "step", "resume"]
 
 
 def test_text_of_a_record_does_not_steer_the_terminal(events, reviewed):
