@@ -21,6 +21,26 @@ def gpt_parameters(layers: int, hidden: int, vocab: int, positions: int) -> int:
     return vocab * hidden + positions * hidden + layers * (12 * hidden**2 + 13 * hidden) + 2 * hidden
 
 
+def decoder_units(
+    layers: int, hidden: int, vocab: int, positions: int, ffn: int | None = None, *, biases: bool = False
+) -> list[int]:
+    """A GPT decoder part by part: embedding, each block, head. What a pipeline deals out to its stages.
+
+    - embedding `V*h + s*h`; head: the final norm and a matrix of `V*h`, which a tied model shares with it;
+    - block `4*h**2 + 2*h*f + 2*h` with RMSNorm and no biases (`dtlab.models.gpt`), or
+      `4*h**2 + 2*h*f + f + 9*h` with LayerNorm and biases (GPT-2, GPT-3; f = 4h gives `12*h**2 + 13*h`).
+
+    >>> decoder_units(2, 8, 100, 16)
+    [928, 784, 784, 808]
+    >>> sum(decoder_units(12, 768, 50257, 1024, biases=True)) - 50257 * 768  # GPT-2, tied
+    124439808
+    """
+    ffn = 4 * hidden if ffn is None else ffn
+    block = 4 * hidden**2 + 2 * hidden * ffn + (ffn + 9 * hidden if biases else 2 * hidden)
+    norm = 2 * hidden if biases else hidden
+    return [(vocab + positions) * hidden, *[block] * layers, norm + vocab * hidden]
+
+
 def bert_parameters(layers: int, hidden: int, vocab: int, positions: int, types: int = 2) -> int:
     """A BERT encoder with its pooler, without a task head (Devlin et al., arXiv 1810.04805).
 

@@ -11,8 +11,12 @@ GPipe: Huang et al., arXiv 1811.06965. 1F1B and interleaving: Narayanan et al., 
 Zero bubble: Qi et al., arXiv 2401.10241.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal
 
+from dtlab.cost.parameters import decoder_units
+from dtlab.cost.presets import Preset, preset
 from dtlab.errors import UserError
 
 ScheduleName = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zbv"]
@@ -103,12 +107,76 @@ def live_activations(
     return min(chunks * num_micro_batches, ahead)
 
 
+def balanced_cuts(weights: Sequence[float], num_stages: int) -> list[tuple[int, int]]:
+    """Cut a row of units into stages so that the heaviest stage is as light as possible.
+
+    Returns (first unit, one past the last unit) of each stage; no stage is empty.
+
+    Raises:
+        UserError: fewer units than stages, a negative or non-finite weight.
+
+    >>> balanced_cuts([5, 1, 1, 1, 1, 1], 2)
+    [(0, 1), (1, 6)]
+    """
+    at_least_one(num_stages=num_stages)
+    if len(weights) < num_stages:
+        raise UserError(
+            f"num_stages = {num_stages}, but the model has {len(weights)} units to deal out: take at most "
+            f"{len(weights)} stages"
+        )
+    if not all(0 <= weight < float("inf") for weight in weights):
+        raise UserError(f"weights = {list(weights)}: give numbers of 0 or more")
+    sums = [0.0, *accumulate(weights)]
+    # best[end]: heaviest stage, then squares, of the best cut of the first `end` units; and where it cuts.
+    best: list[tuple[float, float, list[int]] | None] = [(0.0, 0.0, [])] + [None] * len(weights)
+    for _ in range(num_stages):
+        following: list[tuple[float, float, list[int]] | None] = [None]
+        for end in range(1, len(weights) + 1):
+            options = []
+            for start, done in enumerate(best[:end]):
+                if done is not None:
+                    stage = sums[end] - sums[start]
+                    options.append((max(done[0], stage), done[1] + stage**2, [*done[2], end]))
+            following.append(min(options, default=None))
+        best = following
+    found = best[-1]
+    assert found is not None
+    return list(zip([0, *found[2][:-1]], found[2], strict=True))
+
+
+def stage_parameters(model: str | Preset, num_stages: int) -> list[int]:
+    """Parameters of each stage of a decoder that is cut by parameters; the tied matrix counts in both ends.
+
+    Units are the embedding `V*h + s*h`, the blocks, and the head: final norm and output matrix.
+
+    Raises:
+        UserError: a preset that is no decoder with equal blocks.
+
+    >>> [round(n / 1e6, 1) for n in stage_parameters("GPT 320M", 2)]
+    [168.8, 167.8]
+    """
+    weights = unit_parameters(model)
+    return [sum(weights[start:end]) for start, end in balanced_cuts(weights, num_stages)]
+
+
+def unit_parameters(model: str | Preset) -> list[int]:
+    """Parameters of embedding, each block, and head of a preset of family "gpt" (`decoder_units`)."""
+    found = model if isinstance(model, Preset) else preset(model)
+    shape = (found.layers, found.hidden, found.vocab, found.seq_len, found.ffn)
+    if found.family == "gpt":
+        for biases in (False, True):
+            counts = decoder_units(*shape, biases=biases)
+            if sum(counts) - found.vocab * found.hidden == found.parameters:
+                return counts
+    raise UserError(f"preset={found.name!r}: stages are counted for tied decoders of family 'gpt'")
+
+
 def _check(num_ranks: int, num_micro_batches: int, stages_per_rank: int) -> None:
-    given = {
-        "num_ranks": num_ranks,
-        "num_micro_batches": num_micro_batches,
-        "stages_per_rank": stages_per_rank,
-    }
+    at_least_one(num_ranks=num_ranks, num_micro_batches=num_micro_batches, stages_per_rank=stages_per_rank)
+
+
+def at_least_one(**given: int) -> None:
+    """UserError for the first of the named values that is no whole number of 1 or more."""
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise UserError(f"{name} = {value!r}: give a whole number of 1 or more")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from dtlab.cost.parameters import (
     bert_parameters,
+    decoder_units,
     deepfm_parameters,
     gpt_parameters,
     llama_parameters,
@@ -77,6 +78,15 @@ DEEPFM_TABLE = Preset(
     fields=26, num_dense=13, dim=1024, mlp=(128, 64), table_parameters=1_000_000 * 1025,
     note="1M rows, 26 fields and 13 dense inputs are our assumption: the source gives none of them",
 )  # fmt: skip
+GPT_320M = Preset(
+    name="GPT 320M",
+    family="gpt",
+    parameters=sum(decoder_units(layers=24, hidden=1024, vocab=16384, positions=1024)) - 16384 * 1024,
+    formula="V*h + s*h + L*(12*h^2 + 2*h) + h",
+    source="dtlab.models.gpt at the size that the course's source S3 states",
+    layers=24, hidden=1024, ffn=4096, heads=16, vocab=16384, seq_len=1024,
+    note="S3 states 320M parameters and no shape: this shape is our assumption",
+)  # fmt: skip
 GPT_3 = Preset(
     name="GPT-3 175B",
     family="gpt",
@@ -104,7 +114,7 @@ LLAMA_70B = Preset(
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset
-    for preset in (RESNET_50, BERT_LARGE, MULTIMODAL_320M, DEEPFM_TABLE, GPT_3, LLAMA_7B, LLAMA_70B)
+    for preset in (RESNET_50, BERT_LARGE, MULTIMODAL_320M, GPT_320M, DEEPFM_TABLE, GPT_3, LLAMA_7B, LLAMA_70B)
 }
 
 

@@ -16,7 +16,7 @@ and 4. Zero bubble: Qi et al., arXiv 2401.10241, sections 2 and 6. No torch in t
 from collections.abc import Callable
 from itertools import count
 
-from dtlab.cost.pipeline import micro_batches_per_round
+from dtlab.cost.pipeline import at_least_one, micro_batches_per_round
 from dtlab.errors import UserError
 from dtlab.parallel.actions import Action, Kind, Schedule
 
@@ -210,10 +210,7 @@ def _rounds(
 
 
 def _check(num_ranks: int, num_micro_batches: int, stages_per_rank: int = 1) -> None:
-    given = (("num_ranks", num_ranks), ("num_micro_batches", num_micro_batches))
-    for name, value in (*given, ("stages_per_rank", stages_per_rank)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{name} = {value!r}: give a whole number of 1 or more")
+    at_least_one(num_ranks=num_ranks, num_micro_batches=num_micro_batches, stages_per_rank=stages_per_rank)
 
 
 SCHEDULES: dict[str, Callable[..., Schedule]] = {

@@ -6,7 +6,7 @@ rule disagree, and an index then falls outside one of the two tables.
 
 from math import lcm
 
-from dtlab.errors import UserError
+from dtlab.cost.pipeline import at_least_one
 
 __all__ = ["padded_vocab_size"]
 
@@ -27,8 +27,6 @@ def padded_vocab_size(vocab_size: int, multiple: int = 1, *, tp: int = 1) -> int
     >>> padded_vocab_size(49159, 64), padded_vocab_size(11, tp=2), padded_vocab_size(256, tp=2)
     (49216, 12, 256)
     """
-    for name, value in (("vocab_size", vocab_size), ("multiple", multiple), ("tp", tp)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{name} = {value!r}: give a whole number of 1 or more")
+    at_least_one(vocab_size=vocab_size, multiple=multiple, tp=tp)
     step = lcm(multiple, tp)
     return -(-vocab_size // step) * step

@@ -1,0 +1,190 @@
+"""Pipeline parallelism behind one call, by hand or by torch (lesson 08).
+
+``pipeline(parts, schedule, loss)`` keeps the stages of this rank and returns a ``Pipeline``. Its ``step``
+runs the forwards and backwards of one optimizer step in the order of the schedule.
+
+- The loss is a sum over samples or tokens, divided once by their number in the whole batch, so unequal
+  micro-batches weigh right. Every rank gets it.
+- All ranks of one pipeline give the same inputs and targets.
+- Optimizer, learning rate and clipping stay outside: a rank's optimizer takes ``Pipeline.parameters()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dtlab.errors import UserError
+from dtlab.parallel.actions import Action, Kind, Schedule
+from dtlab.parallel.hand_pipeline import HandPipeline, SumLoss
+from dtlab.parallel.legality import check_schedule
+from dtlab.parallel.simulate import PipelineTimeline, Span
+from dtlab.parallel.split import PipelineParts
+from dtlab.parallel.tied import TiedCopies
+from dtlab.ranks import groups
+
+if TYPE_CHECKING:
+    from dtlab.parallel.torch_pipeline import TorchPipeline
+
+__all__ = ["Pipeline", "pipeline"]
+
+
+def pipeline(
+    model_parts: PipelineParts | Sequence[nn.Module],
+    schedule: Schedule,
+    loss: SumLoss,
+    *,
+    engine: Literal["by_hand", "torch"] = "by_hand",
+    group: dist.ProcessGroup | None = None,
+) -> Pipeline:
+    """This rank's part of a pipeline; every rank of ``group`` calls it.
+
+    Args:
+        model_parts: all stages, as ``split`` gives them; those of other ranks are not kept.
+        schedule: from ``build_schedule``, or your own (it is checked).
+        loss: (output of the last stage, targets) -> SUM of the losses of the samples or tokens.
+        engine: "by_hand" runs any legal schedule and unequal micro-batches, on gloo; "torch" runs torch's own
+            schedules with equal micro-batches, on gloo or NCCL.
+        group: the ranks of this pipeline, ``mesh["pp"].get_group()``; default: all ranks.
+
+    Raises:
+        UserError: an illegal schedule, or stages and ranks that are not those of the schedule.
+
+    >>> from dtlab.parallel.schedules import gpipe
+    >>> parts = (nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)),)
+    >>> pipe = pipeline(parts, gpipe(1, 2), nn.MSELoss(reduction="sum"))  # a world of one
+    >>> pipe.step(torch.ones(4, 3), torch.ones(4, 1)).shape
+    torch.Size([])
+    """
+    parts = model_parts if isinstance(model_parts, PipelineParts) else PipelineParts(tuple(model_parts))
+    check_schedule(schedule)
+    ranks = groups.world_size(group)
+    if schedule.num_ranks != ranks:
+        raise UserError(
+            f"the schedule is for {schedule.num_ranks} ranks, the group has {ranks}: build it for {ranks}"
+        )
+    if len(parts.stages) != schedule.num_stages:
+        raise UserError(
+            f"model_parts has {len(parts.stages)} stages, the schedule runs {schedule.num_stages} "
+            f"({ranks} ranks x {schedule.stages_per_rank}): split the model into {schedule.num_stages}"
+        )
+    if engine not in ("by_hand", "torch"):
+        raise UserError(f"engine = {engine!r}: choose 'by_hand' or 'torch'")
+    if engine == "torch" and not groups.has_group():
+        raise UserError("engine = 'torch': no process group; call it inside `with dtlab.world():` on ranks")
+    if engine == "by_hand" and groups.has_group() and dist.get_backend(group) == "nccl":
+        raise UserError("engine = 'by_hand' sends by tag, which NCCL has not: take engine='torch' or gloo")
+    return Pipeline(parts, schedule, loss, engine, group)
+
+
+class Pipeline:
+    """The stages of this rank, ready to train. Made by ``pipeline``.
+
+    Attributes:
+        stages: number -> module of this rank's stages, first to last.
+        schedule: what is run.
+        tied: copies of tied parameters on this rank that another rank counts (see ``TiedCopies.names``).
+    """
+
+    def __init__(
+        self,
+        parts: PipelineParts,
+        schedule: Schedule,
+        loss: SumLoss,
+        engine: str,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self.schedule, self._group, self._rank = schedule, group, groups.rank(group)
+        self.stages = {number: parts.stages[number] for number in schedule.stages_of(self._rank)}
+        self._tied = TiedCopies(parts.tied, self.stages, schedule, self._rank, group)
+        self.tied = self._tied.names
+        self._hand = HandPipeline(self.stages, schedule, loss, self._rank, group)
+        self._engine: HandPipeline | TorchPipeline = self._hand
+        if engine == "torch":
+            from dtlab.parallel.torch_pipeline import TorchPipeline  # importing it takes a second
+
+            self._engine = TorchPipeline(self.stages, schedule, loss, self._rank, group)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Those of this rank, each once: for its optimizer."""
+        return nn.ModuleList(self.stages.values()).parameters()
+
+    def step(self, inputs: Tensor, targets: Tensor, divide_by: float | None = None) -> Tensor:
+        """Forward and backward of one batch; gradients are added to ``.grad``, the loss goes to every rank.
+
+        Args:
+            inputs, targets: the whole batch, [B, ...] each, the same on all ranks of the pipeline.
+            divide_by: samples or tokens of the global batch; default: B.
+
+        Returns:
+            The loss of the whole batch, summed over micro-batches and divided; 0-dimensional, float64, CPU.
+
+        Raises:
+            UserError: fewer samples than micro-batches; unequal micro-batches with torch's engine.
+        """
+        divide_by = self._check(inputs, targets, divide_by)
+        total = self._engine.step(inputs, targets, divide_by)
+        self._tied.sum_gradients()
+        return self._told_to_all(total)
+
+    def evaluate(self, inputs: Tensor, targets: Tensor, divide_by: float | None = None) -> Tensor:
+        """The loss of one batch, forwards only: no gradients, and the modules' mode is left as it is."""
+        divide_by = self._check(inputs, targets, divide_by)
+        return self._told_to_all(self._hand.step(inputs, targets, divide_by, backward=False))
+
+    @property
+    def spans(self) -> list[Span]:
+        """What this rank ran in the last ``step``, in order, with ``time.perf_counter`` around it."""
+        return self._engine.spans
+
+    def timeline(self) -> PipelineTimeline:
+        """The last ``step`` of all ranks, for the figure; every rank calls it.
+
+        The clocks of ranks on one host agree; over several hosts they do not.
+        """
+        most = max(map(len, self.schedule.ranks))
+        rows = torch.zeros(most, 5, dtype=torch.float64)  # numbers, not objects: nothing is unpickled
+        for row, ((stage, kind, i), start, end) in zip(rows, self.spans, strict=False):
+            row.copy_(torch.tensor([stage, _KINDS.index(kind), i, start, end], dtype=torch.float64))
+        told = [rows]
+        if groups.world_size(self._group) > 1:
+            rows = rows.to(groups.wire_device(self._group))
+            told = [torch.zeros_like(rows) for _ in self.schedule.ranks]
+            dist.all_gather(told, rows, group=self._group)
+        ranks = []
+        for actions, table in zip(self.schedule.ranks, told, strict=True):
+            ranks.append(tuple(_span(row) for row in table[: len(actions)].tolist()))
+        return PipelineTimeline(f"{self.schedule.name}, measured", tuple(ranks))
+
+    def _check(self, inputs: Tensor, targets: Tensor, divide_by: float | None) -> float:
+        if len(inputs) != len(targets):
+            raise UserError(f"{len(inputs)} inputs, {len(targets)} targets: give one target for each sample")
+        if len(inputs) < self.schedule.num_micro_batches:
+            raise UserError(
+                f"batch of {len(inputs)} samples cannot be cut into {self.schedule.num_micro_batches} "
+                "micro-batches: take fewer micro-batches or a larger batch"
+            )
+        divide_by = len(inputs) if divide_by is None else float(divide_by)
+        if not divide_by > 0:
+            raise UserError(f"divide_by = {divide_by}: give the number of samples or tokens, above 0")
+        return divide_by
+
+    def _told_to_all(self, total: Tensor) -> Tensor:
+        if groups.world_size(self._group) > 1:
+            last = self.schedule.rank_of(self.schedule.num_stages - 1)
+            wire = total.to(groups.wire_device(self._group))
+            dist.broadcast(wire, group=self._group, group_src=last)
+            total = wire.cpu()
+        return total
+
+
+_KINDS = list(Kind)
+
+
+def _span(row: list[float]) -> Span:
+    stage, kind, micro_batch, start, end = row
+    return Span(Action(int(stage), _KINDS[int(kind)], int(micro_batch)), start, end)
