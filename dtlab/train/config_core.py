@@ -57,7 +57,8 @@ class CheckpointConfig:
     on_failure: Literal["raise", "warn"] = "raise"
     """What a failed save does to the run; warn goes on and says how many steps would be lost."""
     grace_seconds: float = 60.0
-    """Time that the ranks get to save after SIGTERM or Ctrl-C before they are ended."""
+    """Time that the ranks get to save after SIGTERM or Ctrl-C before they are ended. torchrun has its own: 30
+    seconds, or its --shutdown-timeout."""
     spot_notice: str | None = None
     """Address asked every 5 seconds for the notice of a spot host; ec2 stands for EC2's own."""
 

@@ -101,19 +101,18 @@ def test_predict_gives_the_scores_that_evaluation_of_the_stream_used(whole, conf
 
 
 @pytest.mark.parametrize(
-    ("fault", "changes", "then"),
+    ("fault", "then"),
     [
-        (Fault("kill", 1, 30), {}, 2),
-        (Fault("SIGTERM", 1, 13), {"workers": 1}, 2),
-        (Fault("SIGTERM", 0, 1, place="evaluate"), {}, 2),
-        (Fault("kill", 0, 12), {}, 3),
+        (Fault("kill", 1, 30), 2),
+        (Fault("SIGTERM", 1, 13), 2),
+        (Fault("SIGTERM", 0, 1, place="evaluate"), 2),
+        (Fault("kill", 0, 12), 3),
     ],
     ids=["killed", "told to stop", "told to stop in evaluation", "other ranks"],
 )
 def test_a_broken_stream_goes_on_in_mid_epoch_as_if_nothing_had_happened(
-    fault, changes, then, whole, config, tmp_path
+    fault, then, whole, config, tmp_path
 ):
-    config = replace(config, data=replace(config.data, **changes))
     trial = try_fault(config, fault, tmp_path, weights(whole), nproc=2, then=then)
     assert trial.happened, "the fault never came: the test shows nothing"
     assert trial.survived, trial.error
