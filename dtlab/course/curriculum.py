@@ -16,4 +16,5 @@ LESSONS: dict[str, LessonInfo] = {
     "05": LessonInfo("Big batch: lr scaling, warm-up, cosine", 50),
     "11": LessonInfo("Feeding the ranks", 50),
     "12": LessonInfo("Debugging clinic", 55),
+    "13": LessonInfo("Surviving failure", 55),
 }

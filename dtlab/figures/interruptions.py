@@ -158,6 +158,7 @@ def interval_figure(
         ax.plot(at, lost(at), marker=marker, color=colour, markersize=8, linestyle="none",
                 label=f"{name}: {_minutes(at)}", fillstyle="none" if name == "Young" else "full")  # fmt: skip
     ax.set_xscale("log")
+    ax.xaxis.set_major_formatter("{x:g}")
     ax.set_xlim(low, high)
     ax.set_ylim(0, max(4 * lost(daly), 1.25 * lost(usual_minutes)))
     ax.legend(frameon=False, fontsize=8, ncols=2, loc="upper center")
