@@ -17,6 +17,8 @@ __all__ = ["EC2", "SpotNotice"]
 
 EC2 = "http://169.254.169.254/latest/meta-data/spot/instance-action"
 _TOKEN = "/latest/api/token"
+# The address is this host's own: a proxy, which the environment may name for the rest, cannot reach it.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 class SpotNotice:
@@ -46,14 +48,12 @@ class SpotNotice:
             asked = urllib.request.Request(
                 base + _TOKEN, method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"}
             )
-            with urllib.request.urlopen(asked, timeout=1.0) as answer:
+            with _OPENER.open(asked, timeout=1.0) as answer:
                 headers["X-aws-ec2-metadata-token"] = answer.read().decode()
         except (OSError, ValueError):
             pass
         try:
-            with urllib.request.urlopen(
-                urllib.request.Request(self._url, headers=headers), timeout=1.0
-            ) as answer:
+            with _OPENER.open(urllib.request.Request(self._url, headers=headers), timeout=1.0) as answer:
                 return bool(answer.status == 200)
         except (OSError, ValueError, urllib.error.HTTPError):
             return False

@@ -54,14 +54,14 @@ def test_a_strike_comes_once_and_a_restart_without_checkpoint_begins_anew(uninte
 
 def test_a_host_gives_notice_only_when_it_has_decided_and_counts_who_asks():
     with Host() as host:
+        ask = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(host.url, timeout=30)
+            ask(host.url, timeout=30)
         host.give_notice()
-        with urllib.request.urlopen(host.url, timeout=30) as answer:
+        with ask(host.url, timeout=30) as answer:
             assert answer.status == 200
         assert host.asked == 2
 
 
-def test_the_rows_are_the_first_of_the_training_rows():
-    # what the lesson says of an epoch
+def test_an_epoch_is_twenty_steps():
     assert len(rows().table) == ROWS == 20 * interrupted.GLOBAL_BATCH

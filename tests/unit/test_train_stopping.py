@@ -191,7 +191,10 @@ class Host(BaseHTTPRequestHandler):
         pass
 
 
-def test_notice_of_a_spot_host_asks_to_stop():
+def test_notice_of_a_spot_host_asks_to_stop_without_the_proxy_of_the_environment(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody listens there
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     with HTTPServer(("127.0.0.1", 0), Host) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with (
@@ -200,7 +203,7 @@ def test_notice_of_a_spot_host_asks_to_stop():
                 signals, f"http://127.0.0.1:{server.server_port}/spot/instance-action", 0.05
             ) as notice,
         ):
-            notice._thread.join(timeout=20)
+            notice._thread.join(timeout=60)
             assert signals.received == "spot notice"
             assert Host.answers == []
         server.shutdown()
