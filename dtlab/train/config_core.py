@@ -27,7 +27,7 @@ def _positive(table: str, values: Any, names: tuple[str, ...], example: str) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionConfig:
-    """What is computed in which number format, and what is kept for backward (lesson 05)."""
+    """What is computed in which number format, and what is kept for backward (lesson 06)."""
 
     name: Format = "auto"
     """fp32, bf16, fp16, or auto: bf16 on cards that compute in it, fp16 on older ones, fp32 on a CPU."""

@@ -1,4 +1,4 @@
-"""The norm of all gradients together, and clipping by it (lesson 05).
+"""The norm of all gradients together, and clipping by it (lesson 06).
 
 Dense and sparse gradients count alike. Under data parallelism the gradients are already the mean over the
 ranks, so every rank computes the same norm and no message is needed.

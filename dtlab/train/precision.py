@@ -1,4 +1,4 @@
-"""Which number format to compute in, and an optimizer step in the right order (lesson 05).
+"""Which number format to compute in, and an optimizer step in the right order (lesson 06).
 
 - The weights and the optimizer stay in float32; autocast runs matrix products in bf16 or fp16.
 - bf16 has the range of float32 and needs no loss scale. Cards compute in it from compute capability 8.0 on;

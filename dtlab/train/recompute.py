@@ -1,4 +1,4 @@
-"""Activation checkpointing: keep a block's input, compute the rest again in backward (lesson 05).
+"""Activation checkpointing: keep a block's input, compute the rest again in backward (lesson 06).
 
 It trades about a third more computing (a second forward) for the memory of everything inside the blocks but
 their inputs. Values and gradients stay the same, dropout included: the generator's state is put back.

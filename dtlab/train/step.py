@@ -1,4 +1,4 @@
-"""One optimizer step with everything: micro-batches, number format, clipping, schedule (lesson 05).
+"""One optimizer step with everything: micro-batches, number format, clipping, schedule (lessons 05, 06).
 
 - This rank's part of the global batch is cut into micro-batches of at most ``micro_batch`` rows. All ranks
   make the same number of them; in the tail of an epoch some may be empty.
