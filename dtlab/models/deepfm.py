@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 
 from dtlab.errors import UserError
 
-__all__ = ["DeepFM", "FieldEmbedding", "pairwise_interactions"]
+__all__ = ["DeepFM", "FieldEmbedding", "field_rows", "pairwise_interactions"]
 
 
 class DeepFM(nn.Module):
@@ -142,12 +142,7 @@ class FieldEmbedding(nn.Embedding):
 
     def rows(self, categorical: Tensor) -> Tensor:
         """Rows of the table, [B, C] int64, of each field's index."""
-        # In one table an index too large would silently read the next field's row. On a GPU the check would
-        # wait for the device in every step.
-        is_checked = categorical.device.type == "cpu" and len(categorical) > 0
-        if is_checked and (categorical.amin() < 0 or (categorical.amax(0) >= self.cardinalities).any()):
-            raise UserError(self._outside(categorical))
-        return categorical + self.offsets
+        return field_rows(categorical, self.cardinalities, self.offsets)
 
     def lookup(self, rows: Tensor) -> Tensor:
         """``weight[rows]``: [B, C] int64 -> [B, C, dim]."""
@@ -161,14 +156,28 @@ class FieldEmbedding(nn.Embedding):
     def forward(self, categorical: Tensor) -> Tensor:
         return self.lookup(self.rows(categorical))
 
-    def _outside(self, categorical: Tensor) -> str:
-        wrong = (categorical < 0) | (categorical >= self.cardinalities)
+
+def field_rows(categorical: Tensor, cardinalities: Tensor, offsets: Tensor) -> Tensor:
+    """Rows, in one table of all fields, of each field's index: ``categorical`` [B, C] -> [B, C] int64.
+
+    ``cardinalities`` and ``offsets`` [C]: indices of each field, and its first row. On a CPU an index outside
+    its field is a ``UserError``.
+
+    >>> field_rows(torch.tensor([[1, 0]]), torch.tensor([2, 3]), torch.tensor([0, 2]))
+    tensor([[1, 2]])
+    """
+    # In one table an index too large would silently read the next field's row. On a GPU the check would
+    # wait for the device in every step.
+    is_checked = categorical.device.type == "cpu" and len(categorical) > 0
+    if is_checked and (categorical.amin() < 0 or (categorical.amax(0) >= cardinalities).any()):
+        wrong = (categorical < 0) | (categorical >= cardinalities)
         row, field = (int(place) for place in wrong.nonzero()[0])
-        return (
+        raise UserError(
             f"categorical: index {int(categorical[row, field])} in field {field} of row {row} is outside "
-            f"0..{int(self.cardinalities[field]) - 1}; fit the features on the training rows so that unseen "
+            f"0..{int(cardinalities[field]) - 1}; fit the features on the training rows so that unseen "
             f"values get an index of their own"
         )
+    return categorical + offsets
 
 
 def pairwise_interactions(fields: Tensor, extra: Tensor) -> Tensor:

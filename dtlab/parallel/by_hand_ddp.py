@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from dtlab.errors import UserError
 from dtlab.parallel.checks import mutable_buffers, sparse_parameters, unused_message
 from dtlab.parallel.same_model import check_same_model
+from dtlab.parallel.sharded import is_sharded
 
 __all__ = ["HandDDP", "broadcast_state"]
 
@@ -188,8 +189,9 @@ class _Bucket:
 
 
 def broadcast_state(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Give every rank of ``group`` the parameters and buffers of its rank 0."""
-    tensors: list[Tensor] = [*module.parameters(), *module.buffers()]
+    """Give every rank of ``group`` the parameters and buffers of its rank 0; sharded parameters stay."""
+    shared = [parameter for parameter in module.parameters() if not is_sharded(parameter)]
+    tensors: list[Tensor] = [*shared, *module.buffers()]
     for tensor in tensors:
         data = tensor.detach()
         sent = data.contiguous()
@@ -205,7 +207,7 @@ def _fill_buckets(module: nn.Module, bucket_mb: float | None) -> list[_Bucket]:
     buckets: list[_Bucket] = []
     open_buckets: dict[tuple[torch.dtype, torch.device], tuple[_Bucket, int]] = {}
     for name, parameter in reversed(list(module.named_parameters())):
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or is_sharded(parameter):
             continue
         if name in sparse:
             buckets.append(_Bucket([parameter], is_sparse=True))

@@ -26,6 +26,7 @@ from dtlab.errors import DtlabWarning, UserError
 from dtlab.parallel.by_hand_ddp import HandDDP, broadcast_state
 from dtlab.parallel.checks import check_sparse_gradients, mutable_buffers, unused_message
 from dtlab.parallel.same_model import check_same_model
+from dtlab.parallel.sharded import is_sharded, sharded_names
 
 if TYPE_CHECKING:
     from dtlab.ranks.worlds import World
@@ -70,7 +71,7 @@ def data_parallel(
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return _alone(model)
     check_sparse_gradients(model, dist.get_backend(group))
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trainable = [p for p in model.parameters() if p.requires_grad and not is_sharded(p)]
     if not trainable:
         check_same_model(model, group)  # as the engines do: a rank with trainable parameters waits in theirs
         warnings.warn(
@@ -143,6 +144,8 @@ class TorchDDP(DistributedDataParallel):
         has_changing_buffers = bool(mutable_buffers(module))
         if not has_changing_buffers:
             broadcast_state(module, group)  # DDP would leave the constant buffers out
+        # Torch's own name for what FSDP and others ask of it too; without it a shard would be averaged.
+        module._ddp_params_and_buffers_to_ignore = sharded_names(module)  # type: ignore[assignment]
         super().__init__(
             module,
             process_group=group,

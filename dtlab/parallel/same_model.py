@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dtlab.errors import UserError
+from dtlab.parallel.sharded import is_sharded
 from dtlab.ranks.agreement import wire_device
 
 __all__ = ["check_same_model"]
@@ -43,10 +44,17 @@ def check_same_model(module: nn.Module, group: dist.ProcessGroup | None = None) 
 
 def _lines(module: nn.Module) -> list[Line]:
     parameters = [
-        (name, f"{'parameter' if parameter.requires_grad else 'frozen parameter'} {_kind(parameter)}")
+        (name, f"{'parameter' if parameter.requires_grad else 'frozen parameter'} {_shared_kind(parameter)}")
         for name, parameter in module.named_parameters()
     ]
     return parameters + [(name, f"buffer {_kind(buffer)}") for name, buffer in module.named_buffers()]
+
+
+def _shared_kind(parameter: Tensor) -> str:
+    # Of what is sharded every rank holds a part of its own size.
+    if not is_sharded(parameter):
+        return _kind(parameter)
+    return f"sharded, {parameter.dim()} dimensions {str(parameter.dtype).removeprefix('torch.')}"
 
 
 def _kind(tensor: Tensor) -> str:

@@ -1,0 +1,35 @@
+"""Parameters of which every rank holds another part: data parallelism has to leave them alone (lesson 07).
+
+Broadcasting or averaging them would put rank 0's rows in everybody's place. ``data_parallel`` asks here, and
+so does whoever needs a norm over the whole model.
+"""
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+__all__ = ["is_sharded", "mark_sharded", "shard_group", "sharded_names"]
+
+
+def mark_sharded(parameter: Tensor, group: dist.ProcessGroup | None) -> None:
+    """Say that ``parameter`` is this rank's part of a tensor that the ranks of ``group`` hold together."""
+    parameter.shard_group = group  # type: ignore[attr-defined]
+
+
+def is_sharded(parameter: Tensor) -> bool:
+    """Whether other ranks hold other parts of this parameter: marked so, or a DTensor.
+
+    >>> weight = nn.Parameter(nn.Linear(2, 1).weight)
+    >>> is_sharded(weight), mark_sharded(weight, None), is_sharded(weight)
+    (False, None, True)
+    """
+    return hasattr(parameter, "shard_group") or hasattr(parameter, "full_tensor")
+
+
+def shard_group(parameter: Tensor) -> dist.ProcessGroup | None:
+    """The ranks that hold the parts of a marked parameter; None for the default group."""
+    return parameter.shard_group  # type: ignore[attr-defined]
+
+
+def sharded_names(model: nn.Module) -> list[str]:
+    """Names of the parameters of ``model`` that are sharded."""
+    return [name for name, parameter in model.named_parameters() if is_sharded(parameter)]
