@@ -15,6 +15,7 @@ from cyclopts.config import Dict
 
 from dtlab import __version__
 from dtlab.errors import UserError
+from dtlab.ranks.variables import refuse_unreadable
 
 app = App(
     name="dtlab",
@@ -45,6 +46,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     """Run ``dtlab`` with ``tokens`` (default: the command line) and return the exit code."""
     words = list(sys.argv[1:] if tokens is None else tokens)
     try:
+        refuse_unreadable(os.environ)
         file = _config_file(words)
         app.config = _whole_numbers if file is None else (file, _whole_numbers)
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)

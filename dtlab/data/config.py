@@ -9,6 +9,8 @@ from typing import Literal
 
 from dtlab.errors import UserError
 
+MOST_BUCKETS = 2**31 - 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -95,6 +97,8 @@ class DataConfig:
                 f"data.workers = {self.workers!r}: with data.cache = {self.cache!r} nothing is left to read "
                 "for them; use data.workers = 0"
             )
+        if self.hash_buckets > MOST_BUCKETS:
+            raise UserError(f"data.hash_buckets = {self.hash_buckets}: at most {MOST_BUCKETS:,}")
         if self.seed < 0:
             raise UserError(f"data.seed = {self.seed!r}: must not be negative")
 

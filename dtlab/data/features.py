@@ -22,6 +22,7 @@ that wrote the text: no pickle, no state elsewhere. Taught in lesson 11, "Feedin
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -32,6 +33,7 @@ import torch
 
 from dtlab.data import columns, kinds
 from dtlab.data.batch import Batch
+from dtlab.data.config import MOST_BUCKETS
 from dtlab.data.fitting import Fitting
 from dtlab.errors import UserError
 
@@ -61,6 +63,8 @@ class FeatureSpec:
         for name, least in (("min_count", 1), ("num_buckets", 2), ("hash_buckets", 1)):
             if getattr(self, name) < least:
                 raise UserError(f"{name} = {getattr(self, name)}: it must be at least {least}")
+        if self.hash_buckets > MOST_BUCKETS:
+            raise UserError(f"hash_buckets = {self.hash_buckets}: at most {MOST_BUCKETS:,}")
         if not (self.categorical or self.bucketed or self.hashed or self.crosses or self.numeric):
             raise UserError("no feature column is named: give categorical, numeric, hashed or bucketed")
         for kind in ("categorical", "bucketed", "hashed", "numeric"):
@@ -229,13 +233,28 @@ class Features:
                 and set(spec.numeric) == set(fitted.scales)
             ):
                 raise KeyError("columns")
+            _require_form(fitted)
             return fitted
         except UserError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise UserError(
                 f"not a text written by Features.to_json ({type(error).__name__}: {error})"
             ) from None
+
+
+def _require_form(fitted: Features) -> None:
+    """Raise TypeError or ValueError for values that ``fit`` never makes: anyone may have written the text."""
+    names = [*fitted.spec.columns(), *(word for words in fitted.vocabularies.values() for word in words)]
+    numbers = [*fitted.edges.values(), *fitted.scales.values()]
+    if not all(isinstance(part, list) for part in (*fitted.vocabularies.values(), *numbers)):
+        raise TypeError("a vocabulary, edges or a scale is no list")
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError("a column or a category is no text")
+    if not all(isinstance(x, int | float) and math.isfinite(x) for part in numbers for x in part):
+        raise TypeError("an edge or a scale is no finite number")
+    if not all(len(scale) == 3 and scale[1] > 0 for scale in fitted.scales.values()):
+        raise ValueError("a scale is not of three numbers")
 
 
 def _stack(parts: list[np.ndarray], rows: int, dtype: type) -> np.ndarray:

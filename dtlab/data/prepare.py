@@ -14,6 +14,7 @@ No process group is needed, so it works the same before, in and without one. Tau
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -27,6 +28,11 @@ from typing import Any
 from dtlab.errors import UserError
 
 MANIFEST = "manifest.json"
+# Errors that speak of the place: another one helps.
+_PLACE = (
+    errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
+)  # fmt: skip
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -82,10 +88,7 @@ def prepare(
             manifest = _usable(folder, usable)  # another process may have built it while this one waited
             return manifest if manifest is not None else _build(folder, build)
     except OSError as error:
-        if isinstance(error, FileExistsError | NotADirectoryError | PermissionError) or error.errno in (
-            28,
-            30,
-        ):
+        if error.errno in _PLACE:
             raise UserError(
                 f"cannot prepare data in {folder}: {error.strerror}; choose another data.root"
             ) from error

@@ -51,6 +51,7 @@ def common(env: Mapping[str, str] | None, interface: str | None) -> dict[str, st
         if name in _OURS:
             raise UserError(f"env: {name} is set by launch for every rank; leave it out of env")
         values[name] = value
+    refuse_unreadable(values)
     return values
 
 
@@ -83,6 +84,17 @@ def of_rank(
         "DTLAB_SEED": str(seed),
         strays.MARK: strays.mark(),
     }
+
+
+def refuse_unreadable(values: Mapping[str, str]) -> None:
+    """Say in one line what torch would end with a traceback over, or end the process, when it is imported.
+
+    Raises:
+        UserError: TORCH_DISTRIBUTED_DEBUG is none of torch's three words.
+    """
+    level = values.get("TORCH_DISTRIBUTED_DEBUG", "")
+    if level and level.upper() not in ("OFF", "INFO", "DETAIL"):
+        raise UserError(f"TORCH_DISTRIBUTED_DEBUG={level!r}: set it to OFF, INFO or DETAIL, or unset it")
 
 
 def import_time(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

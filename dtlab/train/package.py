@@ -7,6 +7,7 @@ It appears by rename: a reader sees all of it or none.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from dtlab.train.staging import as_written
 
 WEIGHTS, DESCRIPTION = "model.safetensors", "model.json"
 FORMAT = 1
+# What torch says when a tensor is too large to be made.
+_NO_ROOM = re.compile(r"allocate|out of memory|[Oo]verflow|invalid size|too large", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,23 @@ class Package:
 
 
 def build_model(config: TrainConfig, features: Features | None) -> nn.Module:
-    """The model that ``config`` names, in the run's type of number: a GPT for text, else a DeepFM."""
+    """The model that ``config`` names, in the run's type of number: a GPT for text, else a DeepFM.
+
+    Raises:
+        UserError: it does not fit into memory.
+    """
+    try:
+        return _built_model(config, features)
+    except (RuntimeError, MemoryError, OverflowError) as error:
+        if not _NO_ROOM.search(str(error)):
+            raise
+        fields = "model.dim and model.num_layers" if features is None else "data.hash_buckets and model.dim"
+        raise UserError(
+            f"the model does not fit into memory ({' '.join(str(error).split())[-80:]}): lower {fields}"
+        ) from None
+
+
+def _built_model(config: TrainConfig, features: Features | None) -> nn.Module:
     shape = config.model
     model: nn.Module
     if features is None:

@@ -54,6 +54,12 @@ def predict(
 def _require_apart(parquet: Path, output: Path) -> None:
     """Refuse an output that would replace the rows it is made from, or be read as one of their shards."""
     try:
+        parquet.stat()
+    except FileNotFoundError:
+        pass  # said better when it is read
+    except OSError as error:
+        raise UserError(f"parquet = {str(parquet)!r}: {error.strerror}; name another file") from None
+    try:
         source, target = parquet.resolve(), output.resolve()
         same = source == target or (target.exists() and source.exists() and source.samefile(target))
         inside = source.is_dir() and target.is_relative_to(source)

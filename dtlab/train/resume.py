@@ -53,9 +53,11 @@ def run_folder(config: TrainConfig) -> Path | None:
     """
     run = config.run
     if run.folder is not None:
-        if _is_finished(run.folder):
-            raise UserError(f"run.folder = {str(run.folder)!r}: holds a finished run; name another folder")
         try:
+            if _is_finished(run.folder):
+                raise UserError(
+                    f"run.folder = {str(run.folder)!r}: holds a finished run; name another folder"
+                )
             run.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(

@@ -190,6 +190,39 @@ def test_ranks_within_a_world_of_several_processes_are_refused(capsys, monkeypat
     assert "nproc" in line or "torchrun" in line
 
 
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", LONG),
+        ("train", "--report", LONG),
+        ("prepare", "--name", "clicks", "--rows", "100", "--root", LONG),
+        ("predict", LONG, LONG),
+    ],
+)
+def test_name_that_no_file_can_have_is_one_line(capsys, words):
+    assert "too long" in refused(capsys, *words)
+
+
+def test_scores_of_a_file_whose_name_is_too_long_name_that_file(capsys):
+    assert "parquet = 'xxx" in refused(capsys, "predict", "somewhere", LONG)
+
+
+@pytest.mark.parametrize("words", [("train",), ("doctor",), ("predict", "a", "b")])
+def test_word_that_torch_does_not_know_is_refused_before_torch_is_imported(capsys, monkeypatch, words):
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "BOGUS")
+    line = refused(capsys, *words)
+    assert "TORCH_DISTRIBUTED_DEBUG='BOGUS'" in line
+    assert "OFF, INFO or DETAIL" in line
+
+
+def test_more_hash_buckets_than_a_table_can_have_are_refused(capsys):
+    line = refused(capsys, "train", "--data.hash-buckets", str(10**22))
+    assert "data.hash_buckets" in line
+
+
 def test_column_named_twice(capsys):
     both = ["--data.categorical", "user", "--data.hashed", "user"]
     assert "user" in refused(capsys, "train", "--data.name", "parquet", *both)

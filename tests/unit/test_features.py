@@ -293,3 +293,30 @@ def test_column_types_that_no_features_have_are_refused(types):
     fitted = Features.fit(as_x(pa.array(TIMES)), FeatureSpec(categorical=("x",)))
     with pytest.raises(UserError):
         Features.from_json(json.dumps({**json.loads(fitted.to_json()), "types": types}))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("scales", "price"), []),
+        (("scales", "price", 0), None),
+        (("scales", "price", 1), 0.0),
+        (("scales", "price", 1), float("nan")),
+        (("edges", "price"), "abc"),
+        (("edges", "price", 0), {}),
+        (("vocabularies", "city"), [3]),
+        (("vocabularies", "city"), None),
+        (("spec", "hashed", 0), -1),
+        (("spec", "hash_buckets"), 10**30),
+        (("spec", "label"), 3.5),
+    ],
+)
+def test_features_text_with_odd_values_is_refused_in_one_line(path, value):
+    parts = json.loads(Features.fit(rows(), SPEC).to_json())
+    target = parts
+    for key in path[:-1]:
+        target = target[key]
+    target[path[-1]] = value
+    with pytest.raises(UserError) as caught:
+        Features.from_json(json.dumps(parts))
+    assert "\n" not in str(caught.value)

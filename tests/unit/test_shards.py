@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dtlab.data.shards import ShardWriter, read_groups, read_split, row_groups, shard_paths
+from dtlab.errors import UserError
 
 
 def write(folder, sizes, split="train", **kwargs):
@@ -54,3 +55,17 @@ def test_a_shard_is_plain_parquet(tmp_path):
 def test_a_shard_smaller_than_its_row_group_is_refused(tmp_path):
     with pytest.raises(ValueError, match="rows_per_shard"):
         ShardWriter(tmp_path, "train", rows_per_group=10, rows_per_shard=5)
+
+
+@pytest.mark.parametrize("place", [0.3, 0.6])
+def test_damaged_shard_of_the_right_size_is_named_with_its_folder(tmp_path, place):
+    with ShardWriter(tmp_path, "train", rows_per_group=500, rows_per_shard=5000) as writer:
+        writer.write(pa.table({"x": np.random.default_rng(0).normal(size=2000)}))
+    (path,) = shard_paths(tmp_path, "train")
+    groups = row_groups(tmp_path, "train")
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= 1
+    path.write_bytes(data)
+    for read in (lambda: read_split(tmp_path, "train"), lambda: read_groups(groups)):
+        with pytest.raises(UserError, match=r"train-00000\.parquet is damaged .* delete the folder"):
+            read()
