@@ -228,7 +228,7 @@ assert 18 > sold.gpu_memory_gb
 
 # %% [markdown]
 # A micro-batch of 16 on *one* card needs less than half of what each of two cards needs in model parallel, and eight
-# micro-batches added up before the update (gradient accumulation, lesson 06, planned) give the same batch of 128. We assume that
+# micro-batches added up before the update (gradient accumulation, lesson 06) give the same batch of 128. We assume that
 # activations grow in proportion to the micro-batch, as they do in every formula that we know. Now S4's table, of a million rows:
 
 # %% tags=["nbval-check-output"]
