@@ -45,7 +45,8 @@ from dtlab.data.row_group_reader import RowGroupReader
 from dtlab.data.shards import ShardWriter
 from dtlab.data.stream import StreamSampler
 from dtlab.data.stream_loader import StreamLoader
-from dtlab.data.workers import recommend_workers, usable_cores, why_not_fork
+from dtlab.data.workers import expected_step_seconds, recommend_workers
+from dtlab.data.workers import usable_cores, why_not_fork
 from dtlab.figures.feeding import rates_figure, readers_figure, rows_by_rank
 from dtlab.figures.style import show
 
@@ -109,11 +110,11 @@ def own_files(batch=100):
 
 with expect_failure(
     RankError,
-    match="rank 3 of 4 has left after no collective yet, but rank 0 waits in all_reduce #1",
+    match=r"rank 3 of 4 has left after no collective yet, but rank \d waits in all_reduce #1",
     within=40,
     explain={
-        "has left after no collective yet": "rank 3 has no file, so its loop was over before it began",
-        "rank 0 waits in all_reduce #1": "the first step; it needs all four ranks for its sum",
+        "has left after no collective yet": "rank 3 has no file: its loop ended before it began",
+        "waits in all_reduce #1": "the first step; it needs all four ranks for its sum",
         "every rank must make the same collective calls": "so: equal step counts on every rank",
     },
     lines=1,
@@ -170,7 +171,8 @@ def prepare_where_missing(together, later):
         return missing, found
 
 
-ranks = launch(prepare_where_missing, 4, fresh("together"), fresh("later"), timeout=30, echo=False)
+folders = fresh("together"), fresh("later")
+ranks = launch(prepare_where_missing, 4, *folders, timeout=30, echo=False)
 built, found = sum(missing for missing, _ in ranks), ranks[1][1]
 print(f"ranks that prepared the first folder: {built} of 4")
 print(f"rank 1 found the second folder, and {found:,} of {rows:,} rows in it")
@@ -369,7 +371,7 @@ assert used != true
 
 
 # %%
-MADE = 4000  # rows
+MADE = 3000  # rows
 
 
 class HomeMade(Dataset):
@@ -416,15 +418,16 @@ CHANGES = {
 
 # %% tags=["lab-failure", "varies"]
 def one_after_the_other():
-    """The quicker of two epochs for each change; the two lie apart."""
+    """The quickest of three epochs for each change; the three lie apart."""
     data = HomeMade()
-    rounds = [[epoch_by_row(data, **change) for change in CHANGES.values()] for _ in range(2)]
-    quicker = [min(pair, key=lambda epoch: epoch[2]) for pair in zip(*rounds, strict=True)]
-    return dict(zip(CHANGES, quicker, strict=True))
+    rounds = [[epoch_by_row(data, **change) for change in CHANGES.values()] for _ in range(3)]
+    quickest = [min(same, key=lambda epoch: epoch[2]) for same in zip(*rounds, strict=True)]
+    return dict(zip(CHANGES, quickest, strict=True))
 
 
-with running("twelve epochs on two ranks"):
-    by_rank = launch(one_after_the_other, 2, timeout=150, echo=False)
+with running("eighteen epochs on two ranks"):
+    no_gpu = {"CUDA_VISIBLE_DEVICES": ""}  # pinning would start CUDA, and then workers are forked
+    by_rank = launch(one_after_the_other, 2, timeout=100, echo=False, env=no_gpu)
 runs = {name: [one[name] for one in by_rank] for name in CHANGES}
 
 # %% tags=["nbval-check-output"]
@@ -451,9 +454,10 @@ show(rates_figure(rates, usable_cores()))
 # What you see depends on your machine; what follows does not, or says so.
 #
 # - **Sampler**: half of the rows on each of two ranks, so about 2x, on any machine that has a core for each rank. It is a matter of *counts*: the table above.
-# - **Workers**: they need cores that nobody else uses. With two ranks on two cores there are none. On S4's hosts, 48 virtual cores for 4 ranks, there are.
+# - **Workers**: they need cores that nobody else uses. With two ranks on two cores there are none, and every batch still pays for its way through a queue: slower. On S4's hosts, 48
+#   virtual cores for 4 ranks, there are.
 # - **Pinned memory**: makes the copy to a GPU faster and lets it run beside the computation. Without a GPU torch ignores it.
-# - **A batch four times as large**: fewer batches, a little less overhead in the loader. It also changes the training (lesson 05).
+# - **A batch four times as large**: fewer batches, so less overhead in the loader; how much depends on the machine. It also changes the training (lesson 05).
 #
 # For S4's sentence, "this one change" took the epoch from 22 to 6 minutes, to be true, the sampler alone would have to give 6. If reading is what takes the time it gives 22 / 8 = 2.75
 # (lesson 04). With four changes at once nobody can say where the other three minutes went.
@@ -489,12 +493,12 @@ show(readers_figure({"whole files": whole_files, "every worker": every_worker}, 
 
 # %% tags=["exercise"]
 def my_groups(group_rows, rank, size, worker=0, workers=1):
-    """Numbers of the row groups that worker `worker` of `workers` on rank `rank` of `size` reads.
+    """Numbers of the row groups that one worker reads: worker of `workers`, on rank of `size`.
 
     group_rows[g] are the rows of group g; they may differ, and there may be fewer groups than
-    readers. Every group has one reader. The rows of two ranks, all workers together, differ by no
-    more than the largest group; so do those of two workers of one rank. The plan is the same on
-    every process, and whenever it is asked for.
+    readers. Every group has one reader. The rows of two ranks, all workers together, differ by
+    no more than the largest group; so do those of two workers of a rank. The plan is the same
+    on every process, and whenever it is asked for.
     """
     ### BEGIN SOLUTION
 
@@ -549,10 +553,10 @@ if solved("11-groups"):
 
 # %% tags=["exercise"]
 def prepare_once(folder, build, lock):
-    """Make sure that the Path `folder` is there and complete. True if this process built it, else False.
+    """Make sure that the Path `folder` is there, complete. True if this process built it.
 
-    build(path) writes files into the folder `path`, which must exist and be empty. `with lock():`
-    lets one process in at a time; the others wait there. A `folder` that exists is complete,
+    build(path) writes files into the folder `path`, which must exist and be empty. `with
+    lock():` lets one process in, the others wait there. A `folder` that exists is complete,
     because it comes by os.rename from beside (folder.with_name(...)), inside of the lock. When
     build fails, its error reaches the caller, there is no `folder`, and the next call builds.
     """
@@ -589,12 +593,13 @@ check("11-prepare", prepare_once)
 
 # %% tags=["exercise"]
 def cached(folder, paths, columns, make, max_age=None):
-    """The array of make() for these columns of these files, from `folder` when it is kept there.
+    """The array of make() for these columns of these files, from `folder` when kept there.
 
-    The key is made from the content of every file, the order of the files and the list of columns,
-    and from nothing else: no name, no date. An entry is one .npy file in `folder`, which appears by
-    os.replace when it is whole. Its age is time.time() - st_mtime, in seconds; an entry older than
-    `max_age` is made anew, None keeps it for ever. Return it mapped: np.load(..., mmap_mode="r").
+    The key is made from the content of every file, the order of the files and the list of
+    columns, and from nothing else: no name, no date. An entry is one .npy file in `folder`; it
+    appears by os.replace when it is whole. Its age is time.time() - st_mtime, in seconds; one
+    older than `max_age` is made anew, None keeps it for ever. Return it mapped:
+    np.load(..., mmap_mode="r").
     """
     ### BEGIN SOLUTION
     digest = hashlib.blake2b(repr(list(columns)).encode(), digest_size=8)
@@ -633,7 +638,7 @@ check("11-cache", cached)
 
 # %%
 def read_stream(cache=None, **loading):
-    """What this rank read in an epoch: ids of each step, groups decoded, answers of the cache."""
+    """An epoch of this rank: ids of each step, groups decoded, answers of the cache."""
     with world():
         cache = None if cache is None else Cache("disk", cache, max_age_seconds=24 * 3600)
         stream = ParquetStream(paths, features, 500, window=4, seed=11, cache=cache)
@@ -730,14 +735,22 @@ for name, ids in ways.items():
 #
 # $$\max\Big(\text{train} + \text{queue},\; \text{decode} + \frac{\text{features}}{W}\Big)$$
 #
-# because each worker decodes the whole window and makes every W-th batch. `recommend_workers` says which way is the fastest, and why. First for S4's host, if a batch of
-# his took 40 ms of features and 10 ms of training; the times are assumed, as he gives none.
+# because each worker decodes the whole window and makes every W-th batch; the queue costs about 2 ms. S4 gives no times. Say a batch takes 2 ms to decode, 40 ms of features, and 10 ms of
+# training:
 
 # %% tags=["nbval-check-output"]
-host = catalogue.instance("ml.g4dn.12xlarge")
 slow = {"decode_seconds": 2e-3, "transform_seconds": 40e-3, "step_seconds": 10e-3}
+for workers in (1, 2, 4, 8):
+    milliseconds = 1e3 * expected_step_seconds(**slow, num_workers=workers)
+    print(f"{workers} workers: max(10 + 2, 2 + 40 / {workers}) = {milliseconds:.0f} ms a step")
+
+# %% [markdown]
+# More than four gain nothing. `recommend_workers` takes the fastest way that the host has room for, and says why. S4's host, and four changes to it:
+
+# %% tags=["nbval-check-output"]
 columns = {"decode_seconds": 0, "transform_seconds": 5e-5, "step_seconds": 10e-3}
 fast = {"decode_seconds": 2e-3, "transform_seconds": 5e-3, "step_seconds": 10e-3}
+host = catalogue.instance("ml.g4dn.12xlarge")
 free = {"cores": host.vcpus, "ranks_per_host": 4, "shm_bytes": 10**10, "batch_bytes": 10**7}
 CASES = {
     f"S4's host, {host.vcpus} cores": slow | free,
@@ -777,11 +790,8 @@ stream = partial(ParquetStream, paths, features, 700, seed=11, rank=0, world_siz
 for tail in ("drop", "keep"):
     source = stream(tail=tail)
     by_worker = [[len(batch) for batch in source.walk(worker, 4)] for worker in range(4)]
-    print(
-        f"{tail:4} the tail, 4 workers: {sum(map(sum, by_worker)):,} of {rows:,} rows,",
-        end=" ",
-    )
-    print(f"{sum(map(len, by_worker))} batches")
+    read, batches = sum(map(sum, by_worker)), sum(map(len, by_worker))
+    print(f"{tail:4} the tail, 4 workers: {read:,} of {rows:,} rows, {batches} batches")
 
 # %% [markdown]
 # 12,000 rows are 17 batches of 700 and one of 100. Dropping the tail loses these 100, once; an iterable with four workers and `drop_last=True` would lose the tail of each.
@@ -830,8 +840,9 @@ for name, count in (("ml.g4dn.12xlarge", 2), ("ml.g4dn.xlarge", 1)):
 recap(
     "11",
     [
-        "A reader is a rank and a worker, its piece a row group; count ids, and make steps equal.",
-        "One prepares under a lock, the folder gets its name last, the cache's key is the content.",
-        "Workers pay when features are slower than training and cores are free; fork before threads.",
+        "A reader is a rank and a worker, its piece a row group; count ids, make steps equal.",
+        "One prepares under a lock; the folder gets its name last; a key is made of content.",
+        "Workers pay when features are slower than training and cores are free. "
+        "Fork before threads.",
     ],
 )
