@@ -101,6 +101,17 @@ def test_an_exception_on_a_rank_shows_its_line_and_no_word_on_restarts():
             "only the last micro-batch is in it",
         ),
         ("03-accumulate", "return total", "return torch.tensor(total)", "expected a float, got Tensor"),
+        ("06-scale", "(loss * scale).backward()", "loss.backward()", "nothing overflowed: call backward"),
+        ("06-scale", "            gradient /= scale", "            pass", "never divided by the scale"),
+        ("06-scale", "    optimizer.zero_grad()\n", "", "gradients that stay make the next step wrong too"),
+        (
+            "06-accumulate",
+            "model.no_sync()",
+            "nullcontext()",
+            "only the last backward of each may synchronise",
+        ),
+        ("06-accumulate", "ranks / total", "1 / total", "half of what it should be: DDP averages"),
+        ("06-recompute", "        torch.set_rng_state(ctx.state)\n", "", "without dropout it is right"),
         (
             "11-groups",
             "return deal(mine, workers)[worker]",
