@@ -117,6 +117,8 @@ def apply(name: str, part: Any, state: Any) -> None:
             raise UserError(
                 f"part {name!r} does not fit: {reason[:600]}; load it into what it was saved from"
             ) from error
+    elif not isinstance(state, Mapping):
+        raise UserError(f"part {name!r} does not fit: it was saved as a {type(state).__name__}, not a dict")
     else:
         part.clear()
         part.update(state)

@@ -162,7 +162,11 @@ def describe(path: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
             parts=tuple(content["parts"]),
         )
         sizes = [int(file["bytes"]) + int(file["crc32"]) for file in content["files"].values()]
-    except (KeyError, TypeError, ValueError, AttributeError):
+        if not all(isinstance(part, dict) for part in (content["parts"], *content["ranks"])):
+            raise TypeError("parts")
+        if not all(isinstance(name, str) for name in content["sharded"]):
+            raise TypeError("sharded")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise UserError(f"{DESCRIPTION} does not describe a checkpoint") from None
     del sizes
     return info, content

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -125,11 +124,12 @@ def load_package(folder: Path) -> Package:
         weights = load_file(str(folder / WEIGHTS))
         model = build_model(config, features)
         model.load_state_dict(weights)
+        about = description["about"]
     except UserError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+    except Exception as error:  # whatever odd content leads to, it is the folder that is wrong
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
             f"checkpoint = {str(folder)!r}: cannot be read ({reason}); train again or name another"
         ) from None
-    return Package(model.eval(), features, config, description["about"])
+    return Package(model.eval(), features, config, about)

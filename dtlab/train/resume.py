@@ -91,6 +91,12 @@ def changes(saved_job: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
     Raises:
         UserError: something differs with which a run cannot go on, the data above all.
     """
+    lacking = [name for name in job if name not in saved_job]
+    if lacking or not isinstance(saved_job["config"], Mapping):
+        raise UserError(
+            f"the checkpoint does not say {(*lacking, 'config')[0]!r} of its run, so it cannot go on: name "
+            "another folder, or start a new run"
+        )
     if saved_job["data_version"] != job["data_version"]:
         raise UserError(
             f"data: version {job['data_version']} now, the interrupted run saw {saved_job['data_version']}; "

@@ -106,6 +106,8 @@ class Trainer:
         tell: Callable[[str], None] | None = None,
         show_progress: bool | None = None,
     ) -> None:
+        if log_every < 1:
+            raise UserError(f"log_every = {log_every}: must be at least 1 step")
         if checkpoint_activations:
             recompute_blocks(model, checkpoint_activations)
         if compile:
@@ -192,14 +194,16 @@ class Trainer:
         max_steps: int | None = None,
         watch: Watcher | None = None,
     ) -> EpochResult:
-        """Run from the loader's position to the end of its epoch, or for ``max_steps`` steps.
+        """Run from the loader's position to the end of its epoch, or for ``max_steps`` steps (0: none).
 
         A ``watch`` may end the pass earlier; the next call goes on, and its result counts both parts.
 
         Raises:
             NonFiniteError: on every rank, when the loss is not finite and the policy is to stop.
-            UserError: this rank is out of memory.
+            UserError: this rank is out of memory, or ``max_steps`` is negative.
         """
+        if max_steps is not None and max_steps < 0:
+            raise UserError(f"max_steps = {max_steps}: give 0 or more steps, or None for the whole epoch")
         epoch = loader.sampler.epoch
         total = loader.sampler.steps_left if max_steps is None else min(loader.sampler.steps_left, max_steps)
         meter, tally = Meter(self.clock, loader), self.tally
@@ -290,6 +294,8 @@ def global_steps(loader: AnyLoader, steps: int | None = None) -> Iterator[tuple[
     Stops after ``steps`` steps if given, leaving the loader at the position of the next one.
     """
     sampler = loader.sampler
+    if steps is not None and steps < 1:
+        return
     for number, batch in enumerate(loader, start=1):
         yield batch, sampler.last_size
         if number == steps:

@@ -187,3 +187,34 @@ def test_a_rank_can_launch_ranks_of_its_own():
     for inner, rank in dtlab.launch(nested, 1):
         assert len(inner) == 2
         assert wait_until_gone([*inner, rank]) == []
+
+
+def test_logs_that_a_killed_process_left_are_removed_by_the_next_one_and_those_of_a_living_one_stay(tmp_path):
+    code = (
+        "import sys, time; from dtlab.ranks.log_folder import log_folder\n"
+        "with log_folder(None) as folder:\n    print(folder, flush=True)\n    sys.stdin.read()"
+    )
+    processes, folders = [], []
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        processes.append(process)
+        folders.append(os.path.dirname(process.stdout.readline().strip()))
+    foreign = tmp_path / "dtlab-of-somebody"
+    foreign.mkdir()
+    processes[0].kill()
+    processes[0].wait()
+    assert os.path.isdir(folders[0])
+    last = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}, input="",
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert not os.path.isdir(folders[0])
+    assert os.path.isdir(folders[1])
+    assert foreign.is_dir()
+    assert not os.path.isdir(os.path.dirname(last.stdout.strip()))
+    processes[1].communicate("")
+    assert processes[1].returncode == 0
+    assert not os.path.isdir(folders[1])

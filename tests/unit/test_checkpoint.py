@@ -383,3 +383,42 @@ def test_loading_into_another_model_names_the_part_and_the_keys(tmp_path):
         checkpoints.save({"model": nn.Linear(2, 1)}, 1, samples=0)
         with pytest.raises(UserError, match=r"part 'model' does not fit: .*0.weight"):
             checkpoints.load({"model": nn.Sequential(nn.Linear(2, 1))})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"parts": []}, {"ranks": None}, {"ranks": [3]}, {"sharded": [1]},
+        {"step": float("nan")}, {"step": None}, {"files": {"tensors.safetensors": 1}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_description_with_odd_content_is_passed_over_for_the_previous_checkpoint(tmp_path, change):
+    path = two_saves(tmp_path) / "state.json"
+    content = {**json.loads(path.read_text())["checkpoint"], **change}
+    text = json.dumps(content, separators=(",", ":"))
+    path.write_text(f'{{"format": 1, "crc32": {zlib.crc32(text.encode())}, "checkpoint": {text}}}')
+    value, lines = value_of(tmp_path)
+    assert value == 5.0
+    assert any("passed over" in line for line in lines)
+
+
+def test_a_package_with_odd_content_is_refused_in_one_line(tmp_path):
+    from dtlab.train.config import TrainConfig
+    from dtlab.train.package import build_model, load_package, save_package
+
+    config = TrainConfig.from_dict({"model": {"dim": 8, "num_layers": 1, "num_heads": 2, "sequence": 8}})
+    save_package(tmp_path / "model", build_model(config, None), None, config, {})
+    whole = json.loads((tmp_path / "model" / "model.json").read_text())
+    odd = [[], 3, None, {}, {name: part for name, part in whole.items() if name != "about"}]
+    changes = [
+        {"format": float("nan")}, {"config": None}, {"config": []}, {"features": 5}, {"features": "[]"},
+        {"config": {"model": {"dim": 10**30}}}, {"config": {"model": {"hidden": 7}}},
+        {"config": {"run": {"dtype": "nothing"}}},
+    ]  # fmt: skip
+    odd += [{**whole, **change} for change in changes]
+    for content in odd:
+        (tmp_path / "model" / "model.json").write_text(json.dumps(content))
+        with pytest.raises(UserError) as caught:
+            load_package(tmp_path / "model")
+        assert "\n" not in str(caught.value)

@@ -226,3 +226,20 @@ def test_readings_count_samples_and_steps_once(capsys):
     assert [(reading.step, reading.samples) for reading in readings] == [(1, 8), (2, 16), (3, 24)]
     assert readings[0].loss == 0.0
     assert readings[2].lr == 0.1
+
+
+def test_no_steps_are_no_steps_and_fewer_are_refused():
+    model, table = Weight(), rows([1.0] * 6)
+    loader = Loader(table, GlobalBatchSampler(6, 2, rank=0, world_size=1, shuffle=False))
+    trainer = Trainer(model, sgd(model), loss=total)
+    result = trainer.train_epoch(loader, max_steps=0)
+    assert (result.steps, trainer.steps_done, loader.sampler.position, model.w.item()) == (0, 0, 0, 0.0)
+    assert trainer.train_epoch(loader, max_steps=2).steps == 2
+    with pytest.raises(UserError, match="max_steps = -1"):
+        trainer.train_epoch(loader, max_steps=-1)
+
+
+def test_readings_every_0_steps_are_refused():
+    model = Weight()
+    with pytest.raises(UserError, match="log_every = 0: must be at least 1"):
+        Trainer(model, sgd(model), loss=total, log_every=0)

@@ -175,6 +175,12 @@ def test_a_run_goes_on_with_another_rate_but_not_with_other_data():
         changes(saved, now(TrainConfig(), "v2"))
 
 
+@pytest.mark.parametrize("saved", [{}, {"data_version": "v1"}, {"data_version": "v1", "config": None}])
+def test_a_checkpoint_that_does_not_describe_its_run_is_refused(saved):
+    with pytest.raises(UserError, match="does not say"):
+        changes(saved, {"data_version": "v1", "config": TrainConfig().to_dict()})
+
+
 class Host(BaseHTTPRequestHandler):
     """A host that has no notice at first."""
 
