@@ -208,7 +208,7 @@ assert again == 4
 #   8 % in another. 1.28 GB are 8.0 % of a card of 16 GB, so the second figure is right for such a card, and it is the most that it can be.
 # - What saves is the *smaller micro-batch* that accumulation makes possible. Here is what each plan needs at its peak:
 
-# %% tags=["nbval-check-output"]
+# %%
 for name, trace in alone.items():
     change = 1 - trace.peak / whole.peak
     fits = "within" if trace.peak <= BUDGET else "over"
