@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dtlab.figures.style import BLUE, ORANGE, RED, new_figure
-from dtlab.ranks.rank_state import DEFAULT_GROUP, RankState, explain
+from dtlab.ranks.explain import explain
+from dtlab.ranks.rank_state import DEFAULT_GROUP, RankState
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from dtlab.ranks import recorder
-from dtlab.ranks.rank_state import UNRECORDED, Frame, RankState, capture, explain, operation_in
+from dtlab.ranks.explain import explain
+from dtlab.ranks.rank_state import UNRECORDED, Frame, RankState, capture, operation_in
 
 _TIMED_OUT = re.compile(r"timed? ?out", re.IGNORECASE)
 _LOST_PEER = re.compile(

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dtlab.ranks import recorder
+from dtlab.ranks.explain import unlike_sizes
 from dtlab.ranks.late import LateRankError
-from dtlab.ranks.rank_state import RankState, unlike_sizes
+from dtlab.ranks.rank_state import RankState
 
 _LEFT, _FAILED = b"left", b"failed"
 # Seconds. Ranks usually leave within milliseconds of each other; asking costs each rank a moment.

@@ -7,7 +7,7 @@ releases the interpreter lock, so the thread can answer then too; for code that 
 
 - ``start(store, rank, world_size)`` in each rank, ``stop()`` at its end.
 - ``ask_all(store, world_size, timeout)`` by anyone who has the same store, also a launcher that is no rank.
-- ``explain(states)`` (in ``rank_state.py``, named here too) says who is late.
+- ``explain(states)`` (in ``explain.py``, named here too) says who is late.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any
 
-from dtlab.ranks.rank_state import Explanation, Frame, RankState, capture, explain
+from dtlab.ranks.explain import Explanation, explain
+from dtlab.ranks.rank_state import Frame, RankState, capture
 
 __all__ = [
     "Explanation",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dtlab.ranks import crash
-from dtlab.ranks.rank_state import explain
+from dtlab.ranks.explain import explain
 from dtlab.ranks.report import RankError, RankReport, doing
 from dtlab.ranks.source_lines import excerpt, is_users, place, with_cell_names
 

@@ -1,6 +1,7 @@
 """What a set of rank states says about who is late."""
 
-from dtlab.ranks.rank_state import Frame, RankState, explain, own_frame
+from dtlab.ranks.explain import explain
+from dtlab.ranks.rank_state import Frame, RankState, own_frame
 from dtlab.ranks.seeds import mix
 from dtlab.ranks.versions import differences
 

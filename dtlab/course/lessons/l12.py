@@ -34,7 +34,7 @@ TRUTH: dict[str, tuple[str, list[int]]] = {
         "waiting ranks of the same group and sequence: first operation, then sizes.",
     ),
     references=(
-        "dtlab.ranks.rank_state.explain",
+        "dtlab.ranks.explain.explain",
         "dtlab.ranks.recorder.explain",
         "dtlab.figures.lanes.finding",
     ),
