@@ -55,18 +55,24 @@ class HandPipeline:
         self.spans: list[Span] = []
         """What ran in the last step, and when (``time.perf_counter``)."""
 
-    def step(self, inputs: Tensor, targets: Tensor, divide_by: float, *, backward: bool = True) -> Tensor:
+    def step(self, inputs: Tensor, targets: Tensor, divide_by: float) -> Tensor:
         """All micro-batches through this rank's stages; gradients are added to ``.grad``.
 
         Returns the loss over the micro-batches, divided by ``divide_by``; 0 on ranks without the last stage.
-        ``backward=False``: forwards only, without gradients.
         """
+        self.spans = []
+        return self._run(inputs, targets, divide_by, backward=True)
+
+    def evaluate(self, inputs: Tensor, targets: Tensor, divide_by: float) -> Tensor:
+        """As ``step``, but forwards only and without gradients."""
+        return self._run(inputs, targets, divide_by, backward=False)
+
+    def _run(self, inputs: Tensor, targets: Tensor, divide_by: float, *, backward: bool) -> Tensor:
         m = self._schedule.num_micro_batches
         self._inputs, self._targets = inputs.tensor_split(m), targets.tensor_split(m)
         self._divide_by = divide_by
         self._kept: dict[tuple[int, int], _Kept] = {}
         self._total = torch.zeros((), dtype=torch.float64)
-        self.spans = []
         for action in self._schedule.ranks[self._rank]:
             if action.kind is Kind.FORWARD:
                 self._forward(action, backward)
@@ -89,8 +95,8 @@ class HandPipeline:
             if stage == self._last:
                 output = self._loss(output, self._targets[i]) / self._divide_by
                 self._total += output.detach()
-        self.spans.append(Span(action, start, time.perf_counter()))
         if keep:
+            self.spans.append(Span(action, start, time.perf_counter()))
             self._kept[stage, i] = _Kept(x, output)
         if stage < self._last:
             self._messages.send_activation(stage + 1, i, output.detach(), shape)

@@ -76,8 +76,11 @@ def pipeline(
         raise UserError(f"engine = {engine!r}: choose 'by_hand' or 'torch'")
     if engine == "torch" and not groups.has_group():
         raise UserError("engine = 'torch': no process group; call it inside `with dtlab.world():` on ranks")
-    if engine == "by_hand" and groups.has_group() and dist.get_backend(group) == "nccl":
-        raise UserError("engine = 'by_hand' sends by tag, which NCCL has not: take engine='torch' or gloo")
+    device = next((p.device for stage in parts.stages for p in stage.parameters()), torch.device("cpu"))
+    if engine == "by_hand" and device.type != "cpu":
+        raise UserError(
+            f"engine = 'by_hand' sends CPU tensors over gloo, the model is on {device}: take 'torch'"
+        )
     return Pipeline(parts, schedule, loss, engine, group)
 
 
@@ -127,14 +130,16 @@ class Pipeline:
             UserError: fewer samples than micro-batches; unequal micro-batches with torch's engine.
         """
         divide_by = self._check(inputs, targets, divide_by)
+        before = self._tied.set_aside()
         total = self._engine.step(inputs, targets, divide_by)
-        self._tied.sum_gradients()
+        self._tied.sum_gradients(before)
         return self._told_to_all(total)
 
     def evaluate(self, inputs: Tensor, targets: Tensor, divide_by: float | None = None) -> Tensor:
         """The loss of one batch, forwards only: no gradients, and the modules' mode is left as it is."""
         divide_by = self._check(inputs, targets, divide_by)
-        return self._told_to_all(self._hand.step(inputs, targets, divide_by, backward=False))
+        engine = self._hand if inputs.device.type == "cpu" else self._engine  # by hand: any batch size
+        return self._told_to_all(engine.evaluate(inputs, targets, divide_by))
 
     @property
     def spans(self) -> list[Span]:

@@ -12,7 +12,7 @@ from dtlab.errors import UserError
 from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.legality import check_schedule, execution_order, needs
 
-__all__ = ["PipelineTimeline", "Span", "simulate"]
+__all__ = ["PipelineTimeline", "Span", "mean_durations", "simulate"]
 
 
 class Span(NamedTuple):
@@ -117,6 +117,28 @@ def simulate(
         free[rank] = ended[action] = start + durations[action.kind][action.stage]
         spans[rank].append(Span(action, start, free[rank]))
     return PipelineTimeline(schedule.name, tuple(map(tuple, spans)))
+
+
+def mean_durations(timeline: PipelineTimeline) -> dict[str, list[float]]:
+    """Mean duration of each stage, by kind, as arguments of ``simulate``: a run with the waiting taken out.
+
+    >>> from dtlab.parallel.schedules import gpipe
+    >>> mean_durations(simulate(gpipe(2, 4), [1, 2], [2, 3]))
+    {'forward': [1.0, 2.0], 'backward': [2.0, 3.0]}
+    """
+    found: dict[Kind, dict[int, list[float]]] = {kind: {} for kind in Kind}
+    for spans in timeline.ranks:
+        for action, start, end in spans:
+            found[action.kind].setdefault(action.stage, []).append(end - start)
+
+    def means(kind: Kind) -> list[float]:
+        return [sum(times) / len(times) for _, times in sorted(found[kind].items())]
+
+    if found[Kind.BACKWARD]:
+        return {"forward": means(Kind.FORWARD), "backward": means(Kind.BACKWARD)}
+    first, second = means(Kind.BACKWARD_INPUT), means(Kind.BACKWARD_WEIGHT)
+    whole = [a + b for a, b in zip(first, second, strict=True)]
+    return {"forward": means(Kind.FORWARD), "backward": whole, "backward_input": first}
 
 
 def _durations(

@@ -167,4 +167,6 @@ def replace_parameter(module: nn.Module, name: str, parameter: nn.Parameter) -> 
 
 def _copy(parameter: nn.Parameter) -> nn.Parameter:
     with torch.no_grad():
-        return nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+        copy = nn.Parameter(parameter.detach().clone(), requires_grad=parameter.requires_grad)
+    copy.__dict__.update(parameter.__dict__)  # what says that it is one rank's part of a larger one
+    return copy

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from dtlab.errors import UserError
 from dtlab.parallel.actions import Schedule
@@ -57,19 +58,35 @@ class TiedCopies:
                 self._shared.append((parameter, ranks[1 - ranks.index(rank)]))
                 if rank != ranks[0]:
                     self.names.append(here[0])
-                self._start_equal(parameter.data, is_first=rank == ranks[0])
+                self._start_equal(_local(parameter.data), is_first=rank == ranks[0])
 
-    def sum_gradients(self) -> None:
-        """After the backwards of a step: every copy gets the sum of the copies' gradients."""
+    def set_aside(self) -> list[Tensor | None]:
+        """Before a step: take away gradients of earlier steps, summed over the copies already."""
+        before = [parameter.grad for parameter, _ in self._shared]
+        for parameter, _ in self._shared:
+            parameter.grad = None
+        return before
+
+    def sum_gradients(self, before: list[Tensor | None]) -> None:
+        """After a step: every copy gets the sum of the copies' gradients, added to those from ``before``."""
         for number, (parameter, peer) in enumerate(self._shared):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            mine, other = parameter.grad.contiguous(), torch.empty_like(parameter.grad)
-            sent = dist.isend(mine, group=self._group, group_dst=peer, tag=_TAG + number)
-            dist.recv(other, group=self._group, group_src=peer, tag=_TAG + number)
-            assert sent is not None
-            sent.wait()
-            parameter.grad = mine + other
+            if isinstance(parameter.grad, DTensor) and isinstance(parameter, DTensor):
+                # A gradient may come whole, or as a sum that is still due.
+                parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+            gradient = _local(parameter.grad)
+            mine, other = gradient.contiguous(), torch.empty_like(gradient)
+            there, back = (
+                dist.P2POp(way, tensor, group=self._group, tag=_TAG + number, group_peer=peer)
+                for way, tensor in ((dist.isend, mine), (dist.irecv, other))
+            )
+            for work in dist.batch_isend_irecv([there, back]):  # both at once: neither waits for the other
+                work.wait()
+            gradient.add_(other)
+            earlier = before[number]
+            if earlier is not None:
+                gradient.add_(_local(earlier))
 
     def _start_equal(self, values: Tensor, *, is_first: bool) -> None:
         number, (_, peer) = len(self._shared) - 1, self._shared[-1]
@@ -77,6 +94,11 @@ class TiedCopies:
             dist.send(values.contiguous(), group=self._group, group_dst=peer, tag=_TAG + number)
         else:
             dist.recv(values, group=self._group, group_src=peer, tag=_TAG + number)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """What this rank holds: a DTensor's part, sharing its memory, or the tensor itself."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _parameter(stages: Mapping[int, nn.Module], stage: int, name: str) -> nn.Parameter:

@@ -69,6 +69,28 @@ class TorchPipeline:
         Raises:
             UserError: a batch that the micro-batches do not divide.
         """
+        self._ready_for(inputs, divide_by)
+        self.spans = []
+        return self._run(self._engine.step, inputs, targets)
+
+    def evaluate(self, inputs: Tensor, targets: Tensor, divide_by: float) -> Tensor:
+        """As ``step``, but forwards only and without gradients.
+
+        Raises:
+            UserError: also for "zbv", and for a torch before its schedules had ``eval``.
+        """
+        if self._schedule.name == "zbv":
+            raise UserError("torch's zbv runs no forwards alone: evaluate with another schedule")
+        self._ready_for(inputs, divide_by)
+        if not hasattr(self._engine, "eval"):
+            raise UserError(f"torch {torch.__version__}: its pipeline cannot evaluate; take a newer torch")
+        spans, self.spans = self.spans, []
+        with torch.no_grad():
+            total = self._run(self._engine.eval, inputs, targets)
+        self.spans = spans
+        return total
+
+    def _ready_for(self, inputs: Tensor, divide_by: float) -> None:
         m = self._schedule.num_micro_batches
         if len(inputs) % m:
             raise UserError(
@@ -79,13 +101,17 @@ class TorchPipeline:
         if self._built != shape:
             self._build(inputs.device)  # torch's receive buffers are made for one shape
             self._built = shape
-        self._divide_by, self.spans = divide_by, []
+        self._divide_by = divide_by
+
+    def _run(self, run: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         losses: list[Tensor] = []
         arguments = (inputs,) if 0 in self._modules else ()
+        options: dict[str, Any] = {}
         if self._schedule.num_stages - 1 in self._modules:
-            self._engine.step(*arguments, target=targets, losses=losses, **self._options)
-        else:
-            self._engine.step(*arguments, **self._options)
+            options = {"target": targets, "losses": losses}
+        if "return_outputs" in inspect.signature(run).parameters:
+            options["return_outputs"] = False  # outputs would be kept to the end of the step for nobody
+        run(*arguments, **options)
         return sum((loss.detach().double().cpu() for loss in losses), torch.zeros((), dtype=torch.float64))
 
     def _build(self, device: torch.device) -> None:
@@ -100,9 +126,6 @@ class TorchPipeline:
             loss_fn=lambda output, targets: self._loss(output, targets) / self._divide_by,
             scale_grads=False,  # the loss is a sum that is divided by the samples already
         )
-        # Outputs of the last stage would be kept to the end of the step for nobody.
-        keeps = "return_outputs" in inspect.signature(self._engine.step).parameters
-        self._options = {"return_outputs": False} if keeps else {}
 
 
 class _RecordedStage(PipelineStage):

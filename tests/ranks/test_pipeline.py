@@ -63,9 +63,13 @@ def train_on_stages(
         optimizer.step()
     tokens, targets = batch(99, size)
     timeline = pipe.timeline()
+    evaluated = [float(pipe.evaluate(tokens, targets))]
+    if engine == "torch" and name != "zbv":
+        whole = pipe._engine.evaluate(tokens, targets, size)  # what a GPU uses; 0 off the last stage
+        evaluated.append(float(dtlab.mean(whole)) * w.size)
     return {
         "losses": losses,
-        "evaluated": float(pipe.evaluate(tokens, targets)),
+        "evaluated": evaluated,
         "state": {name: p.detach() for stage in pipe.stages.values() for name, p in stage.named_parameters()},
         "timeline": [[span.action for span in spans] for spans in timeline.ranks],
         "peak_live": timeline.peak_live,
@@ -102,7 +106,8 @@ def assert_equal_to_one_process(results: list[dict[str, Any]], expected: dict[st
     seen = set()
     for result in results:
         assert result["losses"] == pytest.approx(expected["losses"], abs=1e-10), "known to every rank"
-        assert result["evaluated"] == pytest.approx(expected["evaluated"], abs=1e-10)
+        wanted = [expected["evaluated"]] * len(result["evaluated"])
+        assert result["evaluated"] == pytest.approx(wanted, abs=1e-10)
         for name, tensor in result["state"].items():
             known = expected["state"].get(name)
             if name == "head.output.weight":
@@ -219,22 +224,23 @@ def test_unequal_and_few_micro_batches_are_exact_by_hand() -> None:
     assert (first["counted_elsewhere"], last["counted_elsewhere"]) == ([], [(1, "head.output.weight")])
 
 
-def tied_step(sum_them: bool) -> Tensor:
-    """One SGD step of a tied model on two stages; this rank's copy of the matrix."""
+def tied_step(sum_them: bool, steps: int = 1) -> Tensor:
+    """One SGD step of a tied model on two stages, over some calls; this rank's copy of the matrix."""
     torch.manual_seed(0)
     model = GPT(8, LENGTH, dim=4, num_layers=2, num_heads=1)
     parts = split(model, 2)
     assert parts.tied
     pipe = pipeline(parts if sum_them else parts.stages, build_schedule("1f1b", 2, 2), loss)
     tokens, targets = batch(0)
-    pipe.step(tokens % 8, targets % 8)
+    for part, wanted in zip((tokens % 8).chunk(steps), (targets % 8).chunk(steps), strict=True):
+        pipe.step(part, wanted, BATCH)
     torch.optim.SGD(pipe.parameters(), lr=0.1).step()
     return next(p.detach() for p in pipe.parameters() if p.shape == (8, 4))
 
 
 def tied_steps() -> list[Tensor]:
     with dtlab.world():
-        return [tied_step(sum_them=True), tied_step(sum_them=False)]
+        return [tied_step(sum_them=True), tied_step(sum_them=False), tied_step(sum_them=True, steps=2)]
 
 
 def test_tied_copies_stay_one_to_the_last_bit_and_drift_apart_without_the_sum() -> None:
@@ -243,8 +249,10 @@ def test_tied_copies_stay_one_to_the_last_bit_and_drift_apart_without_the_sum() 
     tokens, targets = batch(0)
     (loss(model(tokens % 8), targets % 8) / BATCH).backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
-    (first, first_alone), (last, last_alone) = launch(tied_steps, 2)
+    (first, first_alone, first_in_two), (last, last_alone, last_in_two) = launch(tied_steps, 2)
     assert torch.equal(first, last)
+    assert torch.equal(first_in_two, last_in_two)
+    torch.testing.assert_close(first_in_two, first, rtol=0, atol=1e-6)  # accumulated over two calls
     torch.testing.assert_close(first, model.head.output.weight.detach(), rtol=0, atol=1e-6)
     assert (first_alone - last_alone).abs().max() > 1e-3
 
@@ -260,7 +268,7 @@ def tied_gradients_of_two_replicas() -> float:
         copies = TiedCopies(tied, {place.pp: stages[place.pp]}, schedule, place.pp, group)
         weight = stages[place.pp].weight
         weight.grad = torch.tensor([[w.rank + 1.0]])
-        copies.sum_gradients()
+        copies.sum_gradients([None])
         dist.all_reduce(weight.grad, group=mesh["dp_replicate"].get_group())
         return float(weight.grad) / dims.dp
 
@@ -290,11 +298,23 @@ def train_on_replicas_of_stages() -> dict[str, Any]:
             losses.append(float(value))
         tokens, targets = batch(99)
         state = {n: p.detach() for stage in pipe.stages.values() for n, p in stage.named_parameters()}
-        return {"losses": losses, "evaluated": float(pipe.evaluate(tokens, targets)), "state": state}
+        return {"losses": losses, "evaluated": [float(pipe.evaluate(tokens, targets))], "state": state}
 
 
 def test_two_replicas_of_two_stages_train_as_one_process(one_process: dict[str, Any]) -> None:
     assert_equal_to_one_process(launch(train_on_replicas_of_stages, 4), one_process)
+
+
+def stage_that_fails() -> None:
+    with dtlab.world() as w:
+        parts = (nn.Linear(2, 2), nn.Linear(3, 2))  # the second one takes another width
+        pipe = pipeline(parts, build_schedule("1f1b", w.size, 2), nn.MSELoss(reduction="sum"))
+        pipe.step(torch.ones(2, 2), torch.ones(2, 2))
+
+
+def test_a_stage_that_fails_ends_all_ranks_and_is_named() -> None:
+    with pytest.raises(dtlab.RankError, match=r"rank 1 of 2 failed: RuntimeError: .*cannot be multiplied"):
+        launch(stage_that_fails, 2)
 
 
 def refusals() -> dict[str, str]:

@@ -9,7 +9,7 @@ from dtlab.figures.style import alt_text, png
 from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.legality import check_schedule
 from dtlab.parallel.schedules import SCHEDULES, build_schedule
-from dtlab.parallel.simulate import simulate
+from dtlab.parallel.simulate import mean_durations, simulate
 
 RANKS = (1, 2, 3, 4)
 MICRO_BATCHES = range(1, 17)
@@ -185,3 +185,11 @@ def test_the_figure_of_a_moment_shows_only_what_has_started():
     assert len(lanes.patches) == 2 + started
     with pytest.raises(ValueError, match="at least one timeline"):
         pipeline_figure({})
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_durations_read_from_a_timeline_give_the_timeline_again(name):
+    schedule = build_schedule(name, 2, 4)
+    stages = schedule.num_stages
+    timeline = simulate(schedule, [1 + s for s in range(stages)], [2.5] * stages, backward_input=0.5)
+    assert simulate(schedule, **mean_durations(timeline)) == timeline
