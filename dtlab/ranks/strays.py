@@ -30,6 +30,7 @@ _SECONDS = 5.0  # until whoever still starts new processes is left alone
 _mark = ""
 _mark_owner = 0
 _guard: subprocess.Popen[bytes] | None = None
+_guarded = ""
 
 
 def mark() -> str:
@@ -101,9 +102,9 @@ def _kill(processes: list[Any]) -> None:
 
 def guard() -> int | None:
     """Start the guard of this process, once; returns the descriptor that keeps it waiting when it is new."""
-    global _guard
+    global _guard, _guarded
     name = mark()
-    if _guard is not None and _guard.args[-1] == name and _guard.poll() is None:
+    if _guard is not None and _guarded == name and _guard.poll() is None:
         return None
     far, near = os.pipe()
     code = f"import sys; sys.path[:] = {sys.path!r}; from dtlab.ranks.strays import main; main()"
@@ -120,6 +121,7 @@ def guard() -> int | None:
         )
     finally:
         os.close(far)
+    _guarded = name
     return near
 
 

@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtlab.ranks import channel, crash, processes, stores
+from dtlab.ranks import asking, channel, crash, processes, stores
 from dtlab.ranks.rank_handle import Rank
-from dtlab.ranks.rank_state import RankState
 from dtlab.ranks.report import RankReport
 from dtlab.ranks.stop_requests import StopRequests
 from dtlab.ranks.worker import Descriptors
@@ -39,8 +38,6 @@ _POLL_SECONDS = 0.02  # where the system gives no descriptor for a process
 
 ON_FAILURE = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 2.0))
 ON_INTERRUPT = ((signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 2.0))
-
-_JOINING = ("init_process_group", "new_group")
 
 Start = Callable[[int, Descriptors, Sequence[int]], processes.RankProcess]
 
@@ -149,7 +146,8 @@ class Run:
                 if look_at is not None and now >= look_at:
                     look_at = now + EARLY_SECONDS
                     # Twice: the first time they may just be late.
-                    joining, before = self._joining(), joining
+                    self._ask(_ASK_SECONDS)
+                    joining, before = asking.joining(self.ranks), joining
                     if joining & before:
                         self.joins_in_vain = True
                         self.stop(ON_FAILURE)
@@ -298,30 +296,6 @@ class Run:
             "dtlab.world(). Fix: every rank joins, also one that has nothing to do",
         )
 
-    def _joining(self) -> set[int]:
-        """Ranks that wait in the making of a process group."""
-        self._ask(_ASK_SECONDS)
-        running = [rank for rank in self.ranks if rank.returned_at is None and rank.state is not None]
-        return {rank.rank for rank in running if rank.state is not None and rank.state.operation in _JOINING}
-
     def _ask(self, timeout: float) -> None:
         """Ask the ranks that still run for their last operation, before they are stopped."""
-        from dtlab.ranks import recorder
-
-        running = [rank for rank in self.ranks if not rank.gone and rank.started and rank.returned_at is None]
-        if not running:
-            return
-        numbers = [rank.rank for rank in running]
-        states = recorder.ask_all(self.store, self._world_size, timeout, numbers)
-        for rank, state in zip(self.ranks, states, strict=True):
-            rank.state = state
-        for rank in running:
-            if rank.state is None and rank.process is not None and rank.process.pid is not None:
-                with contextlib.suppress(OSError):
-                    os.kill(rank.process.pid, signal.SIGUSR2)
-        if any(rank.state is None for rank in running):
-            self._turn(0.2)
-            for rank in running:
-                if rank.state is None:
-                    frames = crash.read_file(self.folder / f"rank{rank.rank}.stacks")
-                    rank.state = RankState(rank.rank, stack=frames) if frames else None
+        asking.ask(self.ranks, self.store, self.folder, timeout, lambda: self._turn(0.2))
