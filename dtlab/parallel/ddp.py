@@ -144,7 +144,7 @@ class TorchDDP(DistributedDataParallel):
         has_changing_buffers = bool(mutable_buffers(module))
         if not has_changing_buffers:
             broadcast_state(module, group)  # DDP would leave the constant buffers out
-        # Torch's own name for what FSDP and others ask of it too; without it a shard would be averaged.
+        # The only way to tell DDP of parameters that are not its business, since torch 1.7; no public name.
         module._ddp_params_and_buffers_to_ignore = sharded_names(module)  # type: ignore[assignment]
         super().__init__(
             module,

@@ -14,6 +14,7 @@ strategy            each rank holds                         good for
 "row_wise_dtensor"  a block of rows, as a DTensor           comparing with torch's own way
 ==================  ======================================  ===========================================
 
+``plan_embeddings`` shows the bytes per step and the memory of each way, and picks one.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +23,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dtlab.cost.embedding_plan import TablePlan, plan_table
 from dtlab.errors import UserError
+from dtlab.models.deepfm import FieldEmbedding
 from dtlab.parallel.embedding_columns import ColumnWise
 from dtlab.parallel.embedding_dtensor import DTensorRows
 from dtlab.parallel.embedding_layout import Cyclic
@@ -30,7 +33,7 @@ from dtlab.parallel.embedding_rows import RowWise
 from dtlab.parallel.embedding_table import ShardedTable
 from dtlab.parallel.embedding_tables import TableWise
 
-__all__ = ["STRATEGIES", "full_state", "load_full_state", "shard_embeddings"]
+__all__ = ["STRATEGIES", "full_state", "load_full_state", "plan_embeddings", "shard_embeddings"]
 
 Group = dist.ProcessGroup | None
 
@@ -85,6 +88,33 @@ def shard_embeddings(
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, sharded)
     return model
+
+
+def plan_embeddings(
+    model: nn.Module, *, samples: int, ranks: int, skew: float = 0.0, memory_bytes: float = float("inf")
+) -> dict[str, TablePlan]:
+    """For each table of ``model``, every way to hold it with its bytes per step, and the best that fits.
+
+    ``samples``: of one rank in one step, each with one index of every field. ``skew`` and ``memory_bytes``
+    (of one table on a rank): as in :func:`dtlab.cost.embedding_plan.plan_table`, which makes the plans.
+
+    >>> plans = plan_embeddings(nn.ModuleDict({"item": nn.Embedding(100_000, 8)}), samples=256, ranks=4)
+    >>> {name: plan.best.strategy for name, plan in plans.items()}  # what shard_embeddings takes
+    {'item': 'row_wise'}
+    """
+    return {
+        name: plan_table(
+            table.cardinalities.tolist() if isinstance(table, FieldEmbedding) else table.num_embeddings,
+            table.embedding_dim,
+            samples=samples,
+            ranks=ranks,
+            skew=skew,
+            memory_bytes=memory_bytes,
+            element_bytes=table.weight.element_size(),
+        )
+        for name, table in model.named_modules()
+        if isinstance(table, nn.Embedding)
+    }
 
 
 def full_state(model: nn.Module) -> dict[str, Tensor]:

@@ -18,9 +18,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dtlab.errors import UserError
-
-__all__ = ["Blocks", "Cyclic", "RowLayout", "WholeTables", "deal_tables"]
+__all__ = ["Blocks", "Cyclic", "RowLayout", "WholeTables"]
 
 
 class RowLayout(Protocol):
@@ -109,27 +107,3 @@ class WholeTables:
             if owner == rank
         ]
         return torch.cat(own) if own else torch.empty(0, dtype=torch.int64)
-
-
-def deal_tables(sizes: Sequence[int], num_ranks: int, loads: Sequence[int] | None = None) -> list[int]:
-    """A rank for each table: the largest first, each to the rank with the least so far.
-
-    ``sizes``: rows, bytes or lookups of each table; ``loads``: what the ranks already carry. From empty ranks
-    the heaviest one ends with at most 4/3 - 1/(3n) of the best possible (Graham, 1969).
-
-    Raises:
-        UserError: a negative size, loads of another number of ranks.
-
-    >>> deal_tables([5, 9, 4, 4], 2)
-    [1, 0, 1, 0]
-    """
-    carried = list(loads or [0] * num_ranks)
-    if len(carried) != num_ranks or num_ranks < 1:
-        raise UserError(f"loads: {len(carried)} numbers for {num_ranks} ranks; give one for each rank")
-    if any(size < 0 for size in sizes):
-        raise UserError(f"sizes: {list(sizes)}; give sizes of 0 or more")
-    owners = [0] * len(sizes)
-    for table in sorted(range(len(sizes)), key=lambda table: -sizes[table]):
-        owners[table] = min(range(num_ranks), key=lambda rank: (carried[rank], rank))
-        carried[owners[table]] += sizes[table]
-    return owners

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch.distributed as dist
 from torch import nn
 
+from dtlab.cost.embedding import deal_tables
 from dtlab.errors import UserError
 from dtlab.models.deepfm import FieldEmbedding
-from dtlab.parallel.embedding_layout import WholeTables, deal_tables
+from dtlab.parallel.embedding_layout import WholeTables
 from dtlab.parallel.embedding_rows import RowWise
 
 __all__ = ["TableWise"]
