@@ -122,51 +122,68 @@ def one_process() -> dict[str, Any]:
     return train_in_one_process()
 
 
-@pytest.fixture(scope="module")
-def on_two_ranks() -> list[dict[Run, Any]]:
-    return launch(train_all, 2, RUNS)
+def run_all(functions: list[Any]) -> dict[str, Any]:
+    """One launch for many tests: starting ranks takes longer than what they do."""
+    with dtlab.world():
+        return {function.__name__: function() for function in functions}
 
 
 @pytest.fixture(scope="module")
-def on_four_ranks() -> list[dict[Run, Any]]:
+def ranks() -> dict[int, dict[str, list[Any]]]:
+    """Number of ranks -> name of a function -> what it returned on each rank."""
+    found = {}
+    for size, functions in (
+        (2, [train_two, uneven_and_few, orders_of_torch, tied_steps, refusals]),
+        (4, [train_four, orders_of_torch, tied_gradients_of_two_replicas, train_on_replicas_of_stages]),
+    ):
+        results = launch(run_all, size, functions)
+        found[size] = {fn.__name__: [result[fn.__name__] for result in results] for fn in functions}
+    return found
+
+
+def train_two() -> dict[Run, Any]:
+    return train_all(RUNS)
+
+
+def train_four() -> dict[Run, Any]:
     by_torch = [(name, "torch", 8) for name in SCHEDULES]
     few = [("1f1b", "by_hand", 2), ("gpipe", "by_hand", 1), ("gpipe", "torch", 2)]
-    return launch(train_all, 4, [("1f1b", "by_hand", 8), *by_torch, *few])
+    return train_all([("1f1b", "by_hand", 8), *by_torch, *few])
 
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
 def test_two_ranks_train_as_one_process_with_every_schedule_and_engine(
-    run: Run, on_two_ranks: list[Any], one_process: dict[str, Any]
+    run: Run, ranks: Any, one_process: dict[str, Any]
 ) -> None:
-    assert_equal_to_one_process([result[run] for result in on_two_ranks], one_process)
+    assert_equal_to_one_process([result[run] for result in ranks[2]["train_two"]], one_process)
 
 
 def test_four_ranks_train_as_one_process_also_with_fewer_micro_batches_than_ranks(
-    on_four_ranks: list[Any], one_process: dict[str, Any]
+    ranks: Any, one_process: dict[str, Any]
 ) -> None:
-    for run in on_four_ranks[0]:
-        assert_equal_to_one_process([result[run] for result in on_four_ranks], one_process)
+    for run in ranks[4]["train_four"][0]:
+        assert_equal_to_one_process([result[run] for result in ranks[4]["train_four"]], one_process)
 
 
 @pytest.mark.parametrize("run", RUNS, ids=str)
 def test_both_engines_execute_the_order_of_our_schedule_and_hold_what_was_simulated(
-    run: Run, on_two_ranks: list[Any]
+    run: Run, ranks: Any
 ) -> None:
     schedule = build_schedule(run[0], 2, run[2])
-    for result in on_two_ranks:
+    for result in ranks[2]["train_two"]:
         assert result[run]["timeline"] == [list(actions) for actions in schedule.ranks]
         assert result[run]["peak_live"] == simulate(schedule).peak_live
         assert 0 <= result[run]["bubble"] < 1
 
 
-def test_torch_executes_our_order_on_four_ranks(on_four_ranks: list[Any]) -> None:
-    for run, result in on_four_ranks[0].items():
+def test_torch_executes_our_order_on_four_ranks(ranks: Any) -> None:
+    for run, result in ranks[4]["train_four"][0].items():
         schedule = build_schedule(run[0], 4, run[2])
         assert result["timeline"] == [list(actions) for actions in schedule.ranks], run
         assert result["peak_live"] == simulate(schedule).peak_live
 
 
-def orders_of_torch(micro_batches: list[int]) -> dict[tuple[str, int, int], list[list[str]]]:
+def orders_of_torch() -> dict[tuple[str, int, int], list[list[str]]]:
     """What torch's multi-stage classes list, without empty slots and without what does not compute."""
     classes = {
         "interleaved": (pipelining.ScheduleInterleaved1F1B, (2, 3)),
@@ -178,7 +195,7 @@ def orders_of_torch(micro_batches: list[int]) -> dict[tuple[str, int, int], list
         for name, (kind, chunks) in classes.items():
             for v in chunks:
                 numbers = range(w.rank, v * w.size, w.size)
-                for m in micro_batches:
+                for m in range(1, 17):
                     if name != "zbv" and m % max(1, m // w.size):
                         continue
                     stages = [
@@ -193,28 +210,28 @@ def orders_of_torch(micro_batches: list[int]) -> dict[tuple[str, int, int], list
     return listed
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_our_orders_are_those_that_torch_lists_for_several_stages_a_rank(ranks: int) -> None:
-    listed = launch(orders_of_torch, ranks, list(range(1, 17)))[0]
+@pytest.mark.parametrize("size", [2, 4])
+def test_our_orders_are_those_that_torch_lists_for_several_stages_a_rank(size: int, ranks: Any) -> None:
+    listed = ranks[size]["orders_of_torch"][0]
     assert len(listed) > 40
     for (name, v, m), order in listed.items():
-        ours = build_schedule(name, ranks, m, v)
+        ours = build_schedule(name, size, m, v)
         assert [[str(action) for action in actions] for actions in ours.ranks] == order, (name, v, m)
 
 
-def uneven_and_few(size: int) -> dict[str, Any]:
+def uneven_and_few() -> dict[str, Any]:
     with dtlab.world():
         return {
-            "uneven": train_on_stages("1f1b", "by_hand", 3, size),
-            "fewer micro-batches than ranks": train_on_stages("1f1b", "by_hand", 1, size),
-            "interleaved": train_on_stages("interleaved", "by_hand", 3, size),
-            "other weights on each rank": train_on_stages("1f1b", "by_hand", 2, size, seed_by_rank=True),
+            "uneven": train_on_stages("1f1b", "by_hand", 3, size=7),
+            "fewer micro-batches than ranks": train_on_stages("1f1b", "by_hand", 1, size=7),
+            "interleaved": train_on_stages("interleaved", "by_hand", 3, size=7),
+            "other weights on each rank": train_on_stages("1f1b", "by_hand", 2, size=7, seed_by_rank=True),
         }
 
 
-def test_unequal_and_few_micro_batches_are_exact_by_hand() -> None:
+def test_unequal_and_few_micro_batches_are_exact_by_hand(ranks: Any) -> None:
     expected = train_in_one_process(size=7)
-    results = launch(uneven_and_few, 2, 7)
+    results = ranks[2]["uneven_and_few"]
     for run in ("uneven", "fewer micro-batches than ranks", "interleaved"):
         assert_equal_to_one_process([result[run] for result in results], expected)
     assert len(set(results[0]["uneven"]["losses"])) == STEPS
@@ -243,13 +260,13 @@ def tied_steps() -> list[Tensor]:
         return [tied_step(sum_them=True), tied_step(sum_them=False), tied_step(sum_them=True, steps=2)]
 
 
-def test_tied_copies_stay_one_to_the_last_bit_and_drift_apart_without_the_sum() -> None:
+def test_tied_copies_stay_one_to_the_last_bit_and_drift_apart_without_the_sum(ranks: Any) -> None:
     torch.manual_seed(0)
     model = GPT(8, LENGTH, dim=4, num_layers=2, num_heads=1)
     tokens, targets = batch(0)
     (loss(model(tokens % 8), targets % 8) / BATCH).backward()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
-    (first, first_alone, first_in_two), (last, last_alone, last_in_two) = launch(tied_steps, 2)
+    (first, first_alone, first_in_two), (last, last_alone, last_in_two) = ranks[2]["tied_steps"]
     assert torch.equal(first, last)
     assert torch.equal(first_in_two, last_in_two)
     torch.testing.assert_close(first_in_two, first, rtol=0, atol=1e-6)  # accumulated over two calls
@@ -273,8 +290,8 @@ def tied_gradients_of_two_replicas() -> float:
         return float(weight.grad) / dims.dp
 
 
-def test_tied_gradients_are_summed_over_the_stages_before_the_mean_over_replicas() -> None:
-    assert launch(tied_gradients_of_two_replicas, 4) == [5.0] * 4  # ((1 + 3) + (2 + 4)) / 2
+def test_tied_gradients_are_summed_over_the_stages_before_the_mean_over_replicas(ranks: Any) -> None:
+    assert ranks[4]["tied_gradients_of_two_replicas"] == [5.0] * 4  # ((1 + 3) + (2 + 4)) / 2
 
 
 def train_on_replicas_of_stages() -> dict[str, Any]:
@@ -301,8 +318,8 @@ def train_on_replicas_of_stages() -> dict[str, Any]:
         return {"losses": losses, "evaluated": [float(pipe.evaluate(tokens, targets))], "state": state}
 
 
-def test_two_replicas_of_two_stages_train_as_one_process(one_process: dict[str, Any]) -> None:
-    assert_equal_to_one_process(launch(train_on_replicas_of_stages, 4), one_process)
+def test_two_replicas_of_two_stages_train_as_one_process(ranks: Any, one_process: dict[str, Any]) -> None:
+    assert_equal_to_one_process(ranks[4]["train_on_replicas_of_stages"], one_process)
 
 
 def stage_that_fails() -> None:
@@ -344,8 +361,8 @@ def refusals() -> dict[str, str]:
     return found
 
 
-def test_what_a_pipeline_cannot_run_is_refused_with_its_numbers_before_anything_is_sent() -> None:
-    for told in launch(refusals, 2):
+def test_what_a_pipeline_cannot_run_is_refused_with_its_numbers_before_anything_is_sent(ranks: Any) -> None:
+    for told in ranks[2]["refusals"]:
         assert "batch of 8 samples, 3 micro-batches" in told["uneven"]
         assert "num_micro_batches = 1 is below the 2 ranks" in told["few"]
         assert "schedule 'mine' is none of torch's" in told["own"]

@@ -26,8 +26,23 @@ LAYOUTS = {
 }
 
 
-def launch(function: Any, nproc: int, *args: Any) -> list[Any]:
-    return list(dtlab.launch(function, nproc, *args, timeout=180, echo=False))
+def run_all(functions: list[Any]) -> dict[str, Any]:
+    """One launch for many tests: starting ranks takes longer than what they do."""
+    with dtlab.world():
+        return {function.__name__: function() for function in functions}
+
+
+@pytest.fixture(scope="module")
+def ranks() -> dict[int, dict[str, list[Any]]]:
+    """Number of ranks -> name of a function -> what it returned on each rank."""
+    found = {}
+    for size, functions in (
+        (2, [pair_on_ranks, vocabulary_on_ranks, train_tied, train_untied, refusals]),
+        (4, [pair_on_ranks, train_tied]),
+    ):
+        results = dtlab.launch(run_all, size, functions, timeout=240, echo=False)
+        found[size] = {fn.__name__: [result[fn.__name__] for result in results] for fn in functions}
+    return found
 
 
 def layers(bias: bool = True) -> tuple[nn.Linear, nn.Linear, Tensor]:
@@ -52,12 +67,12 @@ def pair_on_ranks() -> dict[str, Any]:
         return {"y": y.detach(), "gradients": gradients, "all_reduces": calls}
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_the_column_and_row_pair_gives_the_values_and_gradients_of_one_process(ranks: int) -> None:
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_column_and_row_pair_gives_the_values_and_gradients_of_one_process(size: int, ranks: Any) -> None:
     a, b, x = layers()
     y = b(F.gelu(a(x)))
     y.square().sum().backward()
-    results = launch(pair_on_ranks, ranks)
+    results = ranks[size]["pair_on_ranks"]
     for result in results:
         torch.testing.assert_close(result["y"], y.detach(), rtol=0, atol=1e-12)
         torch.testing.assert_close(result["gradients"]["x"], x.grad, rtol=0, atol=1e-12)
@@ -100,12 +115,12 @@ def vocabulary() -> tuple[nn.Embedding, nn.Linear, Tensor, Tensor]:
     return nn.Embedding(11, 4).double(), nn.Linear(4, 11, bias=False).double(), hidden, targets
 
 
-def test_a_vocabulary_that_two_ranks_do_not_divide_loses_no_token() -> None:
+def test_a_vocabulary_that_two_ranks_do_not_divide_loses_no_token(ranks: Any) -> None:
     table, head, hidden, targets = vocabulary()
     logits = head(hidden)
     loss = token_loss(logits, targets)
     loss.total.backward()
-    for result in launch(vocabulary_on_ranks, 2):
+    for result in ranks[2]["vocabulary_on_ranks"]:
         assert torch.equal(result["rows"], table.weight[[10, 0, 5, 6]].detach())
         assert result["held"] == (6, 4)
         assert result["refused"] == "tokens: 11 is outside 0..10"
@@ -159,13 +174,21 @@ def train_on_ranks(tied: bool) -> dict[str, Any]:
     return found
 
 
+def train_tied() -> dict[str, Any]:
+    return train_on_ranks(tied=True)
+
+
+def train_untied() -> dict[str, Any]:
+    return train_on_ranks(tied=False)
+
+
 def vocab_of(layout: str) -> int:
     return 11 if layout.startswith("by hand") else 12
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_training_equals_one_process_tied_and_sequence_parallel(ranks: int) -> None:
-    results = launch(train_on_ranks, ranks, True)
+@pytest.mark.parametrize("size", [2, 4])
+def test_training_equals_one_process_tied_and_sequence_parallel(size: int, ranks: Any) -> None:
+    results = ranks[size]["train_tied"]
     for name in LAYOUTS:
         model = gpt(0, vocab_of(name), tied=True)
         losses = train(model, vocab_of(name), token_loss)
@@ -177,11 +200,11 @@ def test_training_equals_one_process_tied_and_sequence_parallel(ranks: int) -> N
                     result[name]["state"][key], parameter.detach(), rtol=0, atol=1e-10, msg=f"{name} {key}"
                 )
         cut = 12 * 8 + LAYERS * 12 * 8**2  # the table with its padding, and the blocks' matrices
-        assert results[0][name]["held"] == cut // ranks + LENGTH * 8 + (2 * LAYERS + 1) * 8
+        assert results[0][name]["held"] == cut // size + LENGTH * 8 + (2 * LAYERS + 1) * 8
 
 
-def test_an_untied_head_trains_as_in_one_process() -> None:
-    results = launch(train_on_ranks, 2, False)
+def test_an_untied_head_trains_as_in_one_process(ranks: Any) -> None:
+    results = ranks[2]["train_untied"]
     for name in LAYOUTS:
         model = gpt(0, vocab_of(name), tied=False)
         losses = train(model, vocab_of(name), token_loss)
@@ -216,8 +239,8 @@ def refusals() -> list[str]:
     return told
 
 
-def test_what_two_ranks_cannot_cut_is_refused_by_name_and_number() -> None:
-    for told in launch(refusals, 2):
+def test_what_two_ranks_cannot_cut_is_refused_by_name_and_number(ranks: Any) -> None:
+    for told in ranks[2]["refusals"]:
         assert "tp = 2 does not divide num_heads = 3" in told[0]
         assert "tp = 2 does not divide vocab_size = 11; pad it to 12" in told[1]
         assert "tp = 2 does not divide hidden = 9" in told[2]
