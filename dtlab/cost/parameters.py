@@ -22,23 +22,38 @@ def gpt_parameters(layers: int, hidden: int, vocab: int, positions: int) -> int:
 
 
 def decoder_units(
-    layers: int, hidden: int, vocab: int, positions: int, ffn: int | None = None, *, biases: bool = False
+    layers: int,
+    hidden: int,
+    vocab: int,
+    positions: int,
+    ffn: int | None = None,
+    *,
+    biases: bool = False,
+    tp: int = 1,
 ) -> list[int]:
     """A GPT decoder part by part: embedding, each block, head. What a pipeline deals out to its stages.
 
     - embedding `V*h + s*h`; head: the final norm and a matrix of `V*h`, which a tied model shares with it;
     - block `4*h**2 + 2*h*f + 2*h` with RMSNorm and no biases (`dtlab.models.gpt`), or
       `4*h**2 + 2*h*f + f + 9*h` with LayerNorm and biases (GPT-2, GPT-3; f = 4h gives `12*h**2 + 13*h`).
+    - `tp`: what one of t tensor-parallel ranks holds: 1/t of every matrix, of the biases of query, key, value
+      and the first MLP matrix, and of the vocabulary rounded up; all of positions, norms and other biases.
 
-    >>> decoder_units(2, 8, 100, 16)
-    [928, 784, 784, 808]
+    Raises:
+        UserError: `tp` does not divide h or f.
+
+    >>> decoder_units(2, 8, 100, 16), decoder_units(2, 8, 100, 16, tp=2)
+    ([928, 784, 784, 808], [528, 400, 400, 408])
     >>> sum(decoder_units(12, 768, 50257, 1024, biases=True)) - 50257 * 768  # GPT-2, tied
     124439808
     """
     ffn = 4 * hidden if ffn is None else ffn
-    block = 4 * hidden**2 + 2 * hidden * ffn + (ffn + 9 * hidden if biases else 2 * hidden)
-    norm = 2 * hidden if biases else hidden
-    return [(vocab + positions) * hidden, *[block] * layers, norm + vocab * hidden]
+    if tp < 1 or hidden % tp or ffn % tp:
+        raise UserError(f"tp = {tp} does not divide hidden = {hidden} and ffn = {ffn}")
+    cut = 4 * hidden**2 + 2 * hidden * ffn + (3 * hidden + ffn if biases else 0)
+    whole, norm = (6 * hidden, 2 * hidden) if biases else (2 * hidden, hidden)
+    table = -(-vocab // tp) * hidden
+    return [table + positions * hidden, *[cut // tp + whole] * layers, norm + table]
 
 
 def bert_parameters(layers: int, hidden: int, vocab: int, positions: int, types: int = 2) -> int:

@@ -9,6 +9,7 @@ from torch import nn
 
 from dtlab.cost.activations import activation_bytes, logit_bytes
 from dtlab.cost.memory import training_bytes
+from dtlab.cost.parameters import decoder_units
 from dtlab.cost.pipeline import balanced_cuts, stage_parameters, unit_parameters
 from dtlab.cost.pipeline_memory import pipeline_bytes
 from dtlab.cost.presets import Preset, preset
@@ -148,3 +149,13 @@ def test_memory_of_a_model_or_schedule_without_a_formula_is_refused():
     with pytest.raises(UserError, match="'S3 multimodal 320M': stages are counted for tied decoders"):
         pipeline_bytes("S3 multimodal 320M", 2, 4, 1)
     assert len(stage_parameters("GPT-3 175B", 8)) == 8
+
+
+def test_tensor_parallel_ranks_hold_an_equal_part_of_the_matrices_and_all_of_the_rest():
+    whole, half = (decoder_units(2, 8, 10, 4, 16, biases=True, tp=tp) for tp in (1, 2))
+    norms, row_biases, positions = 4 * 8, 2 * 8, 4 * 8
+    assert [2 * part - all_of_it for part, all_of_it in zip(half, whole, strict=True)] == [
+        positions, norms + row_biases, norms + row_biases, 2 * 8,
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="tp = 3 does not divide hidden = 8 and ffn = 32"):
+        decoder_units(2, 8, 10, 4, tp=3)
