@@ -1,7 +1,8 @@
 """The norm of all gradients together, and clipping by it (lesson 06).
 
 Dense and sparse gradients count alike. Under data parallelism the gradients are already the mean over the
-ranks, so every rank computes the same norm and no message is needed.
+ranks, so every rank computes the same norm and no message is needed. Of sharded parameters every rank holds
+another part: their squares are summed over the ranks, those of replicas counted once.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from dtlab.errors import UserError
+from dtlab.parallel.sharded import is_sharded, shard_group
 
 
 @torch.no_grad()
@@ -21,25 +24,40 @@ def total_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The 2-norm of all gradients, a 0-dimensional tensor; not finite as soon as one entry is not.
 
     Rows that a sparse gradient lists twice are added up first (in place of ``.grad``). Parameters without a
-    gradient do not count; without any gradient the norm is 0.
+    gradient do not count; without any gradient the norm is 0. With sharded parameters it is a collective.
 
     >>> weight = torch.zeros(2, requires_grad=True)
     >>> weight.grad = torch.tensor([3.0, 4.0])
     >>> float(total_norm([weight]))
     5.0
     """
-    gradients = []
+    replicated: list[Tensor] = []
+    distributed: list[Tensor] = []  # DTensors
+    # Parts by the group that shares them, with a zero of their kind for a rank whose part has no gradient.
+    parts: dict[dist.ProcessGroup | None, list[Tensor]] = {}
     for parameter in parameters:
+        found = replicated
+        if hasattr(parameter, "full_tensor"):
+            found = distributed
+        elif is_sharded(parameter):
+            found = parts.setdefault(shard_group(parameter), [parameter.new_zeros(1)])
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
             parameter.grad = parameter.grad.coalesce()
-            gradients.append(parameter.grad.values())
+            found.append(parameter.grad.values())
         else:
-            gradients.append(parameter.grad)
-    norm = get_total_norm(gradients)
-    # Of sharded gradients (DTensor) the norm is a partial sum until it is asked for as a whole.
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            found.append(parameter.grad)
+    norms = [get_total_norm(replicated)] if replicated or not (distributed or parts) else []
+    if distributed:
+        # A partial sum until it is asked for as a whole.
+        norm = get_total_norm(distributed)
+        norms.append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    for group, gradients in parts.items():
+        squares = get_total_norm(gradients).square()
+        dist.all_reduce(squares, group=group)
+        norms.append(squares.sqrt())
+    return norms[0] if len(norms) == 1 else get_total_norm(norms)
 
 
 @torch.no_grad()
@@ -53,14 +71,17 @@ def clip_by_norm(parameters: Iterable[Tensor], max_norm: float, norm: Tensor) ->
     tensor([0.6000, 0.8000])
     """
     with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
+    sparse = [parameter for parameter in with_gradient if parameter.grad.is_sparse]  # type: ignore[union-attr]
     dense = [parameter for parameter in with_gradient if not parameter.grad.is_sparse]  # type: ignore[union-attr]
-    if dense:
-        torch.nn.utils.clip_grads_with_norm_(dense, max_norm, norm)
-    if len(dense) < len(with_gradient):
+    for is_dtensor in (False, True):  # torch does not scale both kinds in one call
+        kind = [parameter for parameter in dense if hasattr(parameter.grad, "full_tensor") == is_dtensor]
+        if kind:
+            torch.nn.utils.clip_grads_with_norm_(kind, max_norm, norm)
+    if sparse:
         factor = min(1.0, max_norm / (float(norm) + 1e-6))
-        for parameter in with_gradient:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad.mul_(factor)
+        for parameter in sparse:
+            assert parameter.grad is not None
+            parameter.grad.mul_(factor)
 
 
 def not_finite(named_parameters: Iterable[tuple[str, Tensor]]) -> list[str]:

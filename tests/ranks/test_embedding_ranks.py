@@ -24,6 +24,7 @@ from dtlab.parallel.embedding_columns import ColumnWise
 from dtlab.parallel.embedding_dtensor import DTensorRows
 from dtlab.parallel.embedding_layout import Cyclic
 from dtlab.parallel.embedding_rows import RowWise
+from dtlab.train.gradients import clip_by_norm, total_norm
 
 SHARDED = [name for name in STRATEGIES if name != "data_parallel"]
 CARDINALITIES, DIM = [11, 2, 7], 6  # 20 rows in three fields; 6 columns on 4 ranks are uneven
@@ -328,6 +329,53 @@ def test_what_cannot_be_sharded_is_refused_with_the_name_and_the_way_out() -> No
     assert found["strategy"].startswith("strategy: 'rowwise' for 'embedding'; take one of data_parallel,")
     assert found["shape"] == "weight: shape (6, 4), the table is (5, 4); give the whole table"
     assert found["field"].startswith("categorical: index 2 in field 1 of row 0 is outside 0..1")
+
+
+def clipped_norms() -> dict[str, Any]:
+    with dtlab.world() as w:
+        found = {}
+        for name, strategy, sparse in (
+            ("rows", "row_wise", False),
+            ("sparse rows", "row_wise_cyclic", True),
+            ("columns", MIXED, False),
+            ("dtensor", "row_wise_dtensor", False),
+        ):
+            model = shard_embeddings(deepfm(0, sparse), strategy)
+            wrapped = data_parallel(model, w)
+            categorical, dense, labels = (column[w.rank :: w.size] for column in global_batch(0, 12))
+            loss = F.binary_cross_entropy_with_logits(wrapped(categorical, dense), labels)
+            loss.backward()
+            norm = total_norm(model.parameters())
+            clip_by_norm(model.parameters(), 0.01, norm)
+            found[name] = (norm, total_norm(model.parameters()))
+        table = shard_embeddings(nn.ModuleDict({"table": nn.Embedding(2, 1).double()}), "row_wise")["table"]
+        replica = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        table.weight.grad = torch.full((1, 1), 3.0 + w.rank, dtype=torch.float64)
+        found["shards alone"] = total_norm([table.weight])
+        replica.grad = torch.full((1,), 12.0, dtype=torch.float64)
+        found["replica once"] = total_norm([table.weight, replica])
+        if w.rank:
+            table.weight.grad = None
+        found["no gradient on rank 1"] = total_norm([table.weight])
+        if not w.rank:
+            table.weight.grad.fill_(float("nan"))
+        found["nan on rank 0"] = total_norm([table.weight, replica])
+        return found
+
+
+def test_the_norm_counts_every_shard_and_every_replica_once_on_every_rank() -> None:
+    alone = deepfm(0, False)
+    categorical, dense, labels = global_batch(0, 12)
+    F.binary_cross_entropy_with_logits(alone(categorical, dense), labels).backward()
+    expected = total_norm(alone.parameters())
+    for found in launch(clipped_norms, 2):
+        assert found.pop("shards alone") == 5.0, "shards of norm 3 and 4"
+        assert found.pop("replica once") == 13.0, "and a replica of norm 12"
+        assert found.pop("no gradient on rank 1") == 3.0
+        assert found.pop("nan on rank 0").isnan(), "every rank must skip the step"
+        for name, (norm, clipped) in found.items():
+            close(norm, expected, name)
+            assert float(clipped) == pytest.approx(0.01, rel=1e-3), name
 
 
 def skewed_loads() -> dict[str, int]:
