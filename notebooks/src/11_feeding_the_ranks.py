@@ -277,7 +277,7 @@ assert told["one open at a time, rows"] == rows
 # descriptors a batch, and a list that grows all epoch reaches any limit. Close what was read, and copy what is kept.
 #
 # ## Break it: a worker that waits for ever
-# Why does S0 say `num_workers=0`? Because of hangs, which he had. A *forked* worker is a copy of the process at one moment, with all its locks and
+# Why does S0 say `num_workers=0`? It is on his list of remedies against a deadlock. A *forked* worker is a copy of the process at one moment, with all its locks and
 # only one of its threads. If another thread held a lock at that moment, then nobody is left in the copy to free it.
 
 
@@ -340,8 +340,9 @@ assert told["rows, num_workers=0"] == told["rows, forked before the thread"] == 
 #   torch's default is none: the loop waits without limit, and with it the other ranks, in their next collective.
 # - `num_workers=0` cures it, because nothing is forked. So do `forkserver` and `spawn`, which start from a fresh process.
 #
-# Threads of gloo and NCCL are of this kind, and CUDA's. torch's own advice for a rank that has joined a group is `forkserver` or `spawn`. So S0 cured a
-# hang that comes from *how* workers start, and paid for it with all workers.
+# Threads of gloo and NCCL are of this kind, and CUDA's. torch's own advice for a rank that has joined a group is `forkserver` or `spawn`. We have
+# not seen S0's hang. If it was of this kind, he cured *how* workers start by having none. `dtlab`'s `StreamLoader` forks only where nothing speaks against it, and a worker that is silent
+# for `worker_timeout` seconds is an error which says so.
 #
 # ## Break it: yesterday's cache
 # S0 then put the prepared data into a cache, which is right. The usual first version names an entry after the file that it was made from:
