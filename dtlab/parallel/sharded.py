@@ -7,7 +7,9 @@ so does whoever needs a norm over the whole model.
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["is_sharded", "mark_sharded", "shard_group", "sharded_names"]
+from dtlab.errors import UserError
+
+__all__ = ["check_whole", "is_sharded", "mark_sharded", "shard_group", "sharded_names"]
 
 
 def mark_sharded(parameter: Tensor, group: dist.ProcessGroup | None) -> None:
@@ -28,6 +30,19 @@ def is_sharded(parameter: Tensor) -> bool:
 def shard_group(parameter: Tensor) -> dist.ProcessGroup | None:
     """The ranks that hold the parts of a marked parameter; None for the default group."""
     return parameter.shard_group  # type: ignore[attr-defined]
+
+
+def check_whole(model: nn.Module) -> None:
+    """``UserError`` when the state dict of ``model`` would hold this rank's part under the name of the whole.
+
+    A DTensor says what it is part of; a marked parameter does not, and another rank's part is lost.
+    """
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "shard_group"):
+            raise UserError(
+                f"{name}: every rank holds another part of it, of which a saved file would keep one; "
+                "save dtlab.parallel.embedding.full_state(model), which all ranks call"
+            )
 
 
 def sharded_names(model: nn.Module) -> list[str]:

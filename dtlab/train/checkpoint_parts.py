@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dtlab.errors import UserError
 from dtlab.parallel.ddp import unwrap
+from dtlab.parallel.sharded import check_whole
 from dtlab.train.state import flatten
 
 __all__ = ["Stateful", "Taken", "apply", "bare", "is_per_rank", "state_of", "take"]
@@ -69,9 +70,11 @@ def state_of(name: str, part: Any) -> Any:
     """The state of a part: its ``state_dict()``, or itself when it is a dict.
 
     Raises:
-        UserError: it is neither.
+        UserError: it is neither, or a model of which this rank holds parts that do not say so.
     """
     part = bare(part)
+    if isinstance(part, nn.Module):
+        check_whole(part)
     if hasattr(part, "state_dict"):
         return part.state_dict()
     if isinstance(part, Mapping):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dtlab.errors import UserError
 from dtlab.files import appears_whole
+from dtlab.parallel.sharded import check_whole
 from dtlab.ranks import agreement
 from dtlab.train.checkpoint_files import disk_error
 from dtlab.train.checkpoint_parts import bare
@@ -45,6 +46,7 @@ def export_model(model: nn.Module, path: str | Path, *, metadata: Mapping[str, s
     """
     path, state, owners = Path(path), {}, set()
     is_writer = agreement.rank() == 0
+    check_whole(model)
     for name, tensor in bare(model).state_dict(keep_vars=True).items():
         if not isinstance(tensor, Tensor):
             raise UserError(f"{name} is a {type(tensor).__name__}: a safetensors file holds tensors only")

@@ -24,7 +24,9 @@ from dtlab.parallel.embedding_columns import ColumnWise
 from dtlab.parallel.embedding_dtensor import DTensorRows
 from dtlab.parallel.embedding_layout import Cyclic
 from dtlab.parallel.embedding_rows import RowWise
+from dtlab.train.checkpoint_parts import state_of
 from dtlab.train.gradients import clip_by_norm, total_norm
+from dtlab.train.safetensors_io import export_model
 
 SHARDED = [name for name in STRATEGIES if name != "data_parallel"]
 CARDINALITIES, DIM = [11, 2, 7], 6  # 20 rows in three fields; 6 columns on 4 ranks are uneven
@@ -310,6 +312,8 @@ def refusals() -> dict[str, str]:
             "name": lambda: shard_embeddings(deepfm(0, False), {"embeddings": "row_wise"}),
             "strategy": lambda: shard_embeddings(deepfm(0, False), "rowwise"),
             "shape": lambda: RowWise(nn.Embedding(5, 4)).load_full(torch.zeros(6, 4)),
+            "checkpoint": lambda: state_of("model", shard_embeddings(deepfm(0, False))),
+            "export": lambda: export_model(shard_embeddings(deepfm(0, False)), "model.safetensors"),
             "field": lambda: shard_embeddings(deepfm(0, False)).embedding(torch.tensor([[0, 2, 0]])),
         }.items():
             with pytest.raises(dtlab.UserError) as caught:
@@ -328,6 +332,9 @@ def test_what_cannot_be_sharded_is_refused_with_the_name_and_the_way_out() -> No
     assert found["name"] == "strategy: no table 'embeddings' in the model; it has embedding, first_order"
     assert found["strategy"].startswith("strategy: 'rowwise' for 'embedding'; take one of data_parallel,")
     assert found["shape"] == "weight: shape (6, 4), the table is (5, 4); give the whole table"
+    assert found["checkpoint"].startswith("embedding.weight: every rank holds another part of it")
+    assert found["export"] == found["checkpoint"]
+    assert "full_state(model)" in found["export"]
     assert found["field"].startswith("categorical: index 2 in field 1 of row 0 is outside 0..1")
 
 
