@@ -50,14 +50,14 @@ def _timed_mean(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[tor
     """What DDP does without a hook (divide, then sum), with the clock running."""
     clock, group, size = state
     buffer = bucket.buffer()
-    is_on_card = buffer.is_cuda
-    started = _event() if is_on_card else time.perf_counter()
+    event = _event() if buffer.is_cuda else None
+    started = time.perf_counter()
     work = dist.all_reduce(buffer.div_(size), group=group, async_op=True)
 
     def arrived(future: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        if is_on_card:
+        if event is not None:
             # The current stream is one that waits for the all-reduce.
-            clock._on_card.append((started, _event()))
+            clock._on_card.append((event, _event()))
             if len(clock._on_card) > 64:
                 clock._read_finished()
         else:

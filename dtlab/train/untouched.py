@@ -1,4 +1,4 @@
-"""Try a training step and leave no trace of it: weights, optimizer and generators as they were (lesson 12)."""
+"""Try a training step and leave no trace: weights, optimizer and generators as before (lesson 06)."""
 
 from __future__ import annotations
 
