@@ -6,7 +6,8 @@ way's bytes are held against its closed form in ``dtlab.cost.embedding``, on eve
 
 Then skew: 4096 lookups on a rank with Zipf popularity (row i with probability proportional to 1/i), the
 vocabulary sorted by frequency. Load = rows that a rank serves; the figures are the busiest rank's load over
-the mean: blocks of rows, every n-th row, and blocks where duplicates were asked for one by one.
+the mean: blocks of rows, every n-th row, and blocks where duplicates were asked for one by one. The bytes
+that the busiest rank sent are held against those that ``plan_table`` expected.
 """
 
 import statistics
@@ -26,6 +27,7 @@ from dtlab.cost.embedding import (
     row_wise_bytes,
     sparse_bytes,
 )
+from dtlab.cost.embedding_plan import plan_table
 from dtlab.parallel import data_parallel
 from dtlab.parallel.embedding import shard_embeddings
 from dtlab.parallel.embedding_layout import Blocks
@@ -87,17 +89,18 @@ def expected(way: str, ranks: list[dict[str, Any]]) -> list[int]:
 
 
 def skewed() -> dict[str, int]:
-    """Rows that this rank serves under Zipf popularity."""
+    """Rows that this rank serves, and bytes that it sends in a step, under Zipf popularity."""
     with dtlab.world() as w:
         popularity = 1 / torch.arange(1, ROWS + 1, dtype=torch.float64)
         draw = torch.Generator().manual_seed(w.rank)
         indices = popularity.multinomial(LOOKUPS, replacement=True, generator=draw)
         loads = {}
         for name, strategy in (("blocks", "row_wise"), ("cyclic", "row_wise_cyclic")):
-            table = shard_embeddings(nn.Embedding(ROWS, DIM), strategy)
+            table = shard_embeddings(nn.Embedding(ROWS, DIM, sparse=True), strategy)
             assert isinstance(table, RowWise)
-            table(indices)
-            loads[name] = sum(table.asked_by)
+            with traffic() as counted:
+                table(indices).sum().backward()
+            loads[name], loads[f"{name} bytes"] = sum(table.asked_by), counted.bytes
         owners, _ = Blocks(ROWS, w.size).place(torch.cat(w.gather(indices, dst=None)))
         loads["with duplicates"] = int((owners == w.rank).sum())
         return loads
@@ -121,12 +124,20 @@ def main() -> None:
         own = [found[name] for found in loads]
         figures[f"skew_busiest_over_mean_{name.replace(' ', '_')}"] = max(own) / statistics.fmean(own)
         figures[f"skew_busiest_rows_{name.replace(' ', '_')}"] = max(own)
+    plan = plan_table(ROWS, DIM, samples=LOOKUPS, ranks=RANKS, skew=1.0)
+    planned = {option.name: option.bytes_per_step for option in plan.options}
+    for name, strategy in (("blocks", "row_wise"), ("cyclic", "row_wise_cyclic")):
+        sent_most = max(found[f"{name} bytes"] for found in loads)
+        figures[f"skew_{strategy}_bytes_per_step"] = sent_most
+        figures[f"skew_{strategy}_measured_over_planned"] = sent_most / planned[strategy]
     notes = [
         f"{ROWS:,} x {DIM} float32 on {RANKS} ranks, {TOUCHED} touched rows on each: bytes that the busiest",
         "rank sends in one step. Dense DDP ships the table, whatever was touched. The ranks share one",
         "machine, so the times compare ways on its memory, not on a network.",
         f"skew: {LOOKUPS} Zipf lookups on a rank, table sorted by frequency; 1.0 is balance, {RANKS}.0 all",
         "on one rank. Asking for each row once makes hot rows cheap; cyclic rows spread what is left.",
+        "The plan for that table and batch, skew 1:",
+        *(f"  {line}" for line in plan.lines()),
     ]
     report("The embedding trap: bytes of one step", figures, notes)
 

@@ -5,6 +5,7 @@
 - `billing`: price x time with per-second billing; whole instances; spot beside on-demand.
 - `parameters`, `presets`, `memory`: parameter counts by formula and the bytes that training needs.
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
+- `embedding`, `embedding_plan`: bytes of one step for each way to hold a table, and the least (lesson 07).
 - `collectives`: seconds of an all-reduce by the textbook model (lesson 02).
 - `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs
   (lesson 13).

@@ -27,7 +27,8 @@ __all__ = ["RowWise"]
 class RowWise(ShardedTable):
     """``weight`` [own rows, embedding_dim]: what ``layout`` gives to this rank (default: ``Blocks``).
 
-    With ``table.sparse`` the gradient is sparse over the own rows, for ``SGD`` and ``SparseAdam``.
+    With ``table.sparse`` the gradient is sparse over the own rows, for ``SGD``,
+    ``SparseAdam`` and :class:`dtlab.parallel.embedding_optim.RowWiseAdagrad`.
 
     >>> table = RowWise(nn.Embedding(1_000_000, 16))  # 4 ranks  # doctest: +SKIP
     >>> table(torch.tensor([7, 7, 999_999])).shape  # doctest: +SKIP

@@ -23,6 +23,7 @@ from dtlab.parallel.embedding import STRATEGIES, full_state, load_full_state, sh
 from dtlab.parallel.embedding_columns import ColumnWise
 from dtlab.parallel.embedding_dtensor import DTensorRows
 from dtlab.parallel.embedding_layout import Cyclic
+from dtlab.parallel.embedding_optim import RowWiseAdagrad
 from dtlab.parallel.embedding_rows import RowWise
 from dtlab.train.checkpoint_parts import state_of
 from dtlab.train.gradients import clip_by_norm, total_norm
@@ -259,6 +260,31 @@ def test_deepfm_with_sharded_tables_trains_as_in_one_process(
         for step, loss in enumerate(losses):
             total = sum(found[number]["losses"][step] for found in results)
             assert total == pytest.approx(loss, abs=1e-12)
+
+
+def train_row_wise_state(strategy: str, sparse: bool) -> tuple[Tensor, int]:
+    with dtlab.world() as w:
+        table = full_table(sparse=sparse)
+        if strategy:
+            table = shard_embeddings(table, strategy)
+        optimizer = RowWiseAdagrad(table.parameters(), lr=0.1)
+        for step in range(3):
+            categorical = global_batch(step, 1 if step == 1 else 9)[0][w.rank :: w.size]
+            optimizer.zero_grad()
+            ((table(categorical) - categorical.unsqueeze(2).double()) ** 2).sum().mul(w.size).backward()
+            optimizer.step()
+        full = table.full_weight() if strategy else table.weight.detach()
+        return full, sum(state["sum"].nbytes for state in optimizer.state.values())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_row_wise_adagrad_of_the_own_rows_equals_one_process_with_one_number_a_row(sparse: bool) -> None:
+    ((expected, state_bytes),) = launch(train_row_wise_state, 1, "", False)
+    assert state_bytes == 8 * sum(CARDINALITIES), "float64"
+    results = launch(train_row_wise_state, 2, "row_wise_cyclic", sparse)
+    for full, _ in results:
+        close(full, expected, "table")
+    assert sum(own for _, own in results) == state_bytes
 
 
 def move_between_layouts() -> dict[str, Tensor]:
