@@ -1,5 +1,6 @@
 """Sharded embedding tables on real ranks: equal to one process, and their bytes equal to the closed form."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from dtlab.cost.embedding import (
     sparse_bytes,
 )
 from dtlab.models.deepfm import DeepFM, FieldEmbedding
-from dtlab.parallel import data_parallel, unwrap
+from dtlab.parallel import data_parallel, no_sync, unwrap
 from dtlab.parallel.embedding import STRATEGIES, full_state, load_full_state, shard_embeddings
 from dtlab.parallel.embedding_columns import ColumnWise
 from dtlab.parallel.embedding_dtensor import DTensorRows
@@ -260,6 +261,36 @@ def test_deepfm_with_sharded_tables_trains_as_in_one_process(
         for step, loss in enumerate(losses):
             total = sum(found[number]["losses"][step] for found in results)
             assert total == pytest.approx(loss, abs=1e-12)
+
+
+def accumulate() -> dict[str, Tensor]:
+    with dtlab.world() as w:
+        model = shard_embeddings(deepfm(0, False), MIXED)
+        wrapped = data_parallel(model, w)
+        categorical, dense, labels = (column[w.rank :: w.size] for column in global_batch(0, 12))
+        for part in (slice(0, 4), slice(4, None)):
+            with no_sync(wrapped) if part.start == 0 else nullcontext():
+                logits = wrapped(categorical[part], dense[part])
+                loss = F.binary_cross_entropy_with_logits(logits, labels[part], reduction="sum")
+                (loss * w.size / 12).backward()
+        found = {}
+        for name in ("embedding", "first_order"):
+            table = model.get_submodule(name)
+            full = torch.zeros(table.num_embeddings, table.embedding_dim, dtype=torch.float64)
+            table.put(full, table.weight.grad)
+            dist.all_reduce(full)
+            found[f"{name}.weight"] = full
+        found["from_embeddings.weight"] = model.from_embeddings.weight.grad
+        return found
+
+
+def test_accumulated_micro_batches_give_tables_and_layers_the_gradient_of_the_whole_batch() -> None:
+    alone = deepfm(0, False)
+    categorical, dense, labels = global_batch(0, 12)
+    F.binary_cross_entropy_with_logits(alone(categorical, dense), labels).backward()
+    for found in launch(accumulate, 2):
+        for name, gradient in found.items():
+            close(gradient, alone.get_parameter(name).grad, name)
 
 
 def train_row_wise_state(strategy: str, sparse: bool) -> tuple[Tensor, int]:
