@@ -75,7 +75,7 @@ types: $(DEV) ## mypy
 
 pytest: $(DEV) ## the tests without the notebooks
 	@echo "== tests"
-	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile
+	@$(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
 notebooks: $(DEV) ## build notebooks/*.ipynb and notebooks/solutions/*.ipynb from notebooks/src
 	$(BIN)/python -m dtlab.course build
