@@ -12,6 +12,11 @@ from dtlab.errors import UserError
 MOST_BUCKETS = 2**31 - 1
 
 
+def most_workers() -> int:
+    """Loader workers that a rank may have: 4 for each core, and 64 on a small machine."""
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Names a data set and, for your own Parquet, its columns.
@@ -88,8 +93,11 @@ class DataConfig:
             )
         if self.window < 1:
             raise UserError(f"data.window = {self.window!r}: give 1 row group or more, for example 4")
-        if self.workers < 0:
-            raise UserError(f"data.workers = {self.workers!r}: give 0 for none, or more")
+        if not 0 <= self.workers <= most_workers():
+            raise UserError(
+                f"data.workers = {self.workers!r}: give 0 for none, or the processes of a rank that decode; "
+                f"at most {most_workers()} here"
+            )
         if self.workers and not self.stream:
             raise UserError(f"data.workers = {self.workers!r}: only a stream has workers; set data.stream")
         if self.workers and self.cache != "none":

@@ -19,6 +19,7 @@ import torch
 
 from dtlab.data.ahead import Ahead
 from dtlab.data.batch import Batch
+from dtlab.data.config import most_workers
 from dtlab.data.loader import Loader
 from dtlab.data.parquet_stream import ParquetStream
 from dtlab.data.stream import StreamSampler
@@ -42,7 +43,7 @@ class StreamLoader:
         pin_memory: copy through page-locked memory; None does so for a CUDA device.
 
     Raises:
-        UserError: a number below 0, or workers for a stream that has a cache.
+        UserError: a number below 0, more than ``most_workers``, or workers for a stream that has a cache.
 
     >>> loader = StreamLoader(ParquetStream("logs/", features, 4096), prefetch=1)    # doctest: +SKIP
     >>> trainer.train_epoch(loader)                                                  # doctest: +SKIP
@@ -68,6 +69,8 @@ class StreamLoader:
         ):
             if value < least:
                 raise UserError(f"{name} is {value}; give {least} or more")
+        if num_workers > most_workers():
+            raise UserError(f"num_workers is {num_workers}; give {most_workers()} or less on this machine")
         if num_workers and stream.table is not None:
             raise UserError(
                 f"num_workers is {num_workers}, but the stream has a cache: its columns are mapped and "
