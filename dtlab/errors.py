@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 
 
 class UserError(ValueError):
@@ -20,6 +22,45 @@ class UserError(ValueError):
 
 class DtlabWarning(UserWarning):
     """Every warning of dtlab has this category, so that one filter reaches all of them."""
+
+
+def one_line(text: str, most: int = 300) -> str:
+    """``text`` on one line, of at most ``most`` characters: what somebody else wrote steers no terminal.
+
+    >>> one_line("two\\nlines, \\x1b[2Ja screen cleared")
+    'two lines, ?[2Ja screen cleared'
+    """
+    line = " ".join(text.split())[:most]
+    return "".join(letter if letter.isprintable() else "?" for letter in line)
+
+
+def require_whole(name: str, value: object, least: int, what: str) -> None:
+    """Refuse what is no whole number from ``least`` on: 4.0, NaN and True are none.
+
+    Raises:
+        UserError: with ``name``, the value, and ``what`` to give.
+
+    >>> require_whole("start", 4, 1, "rows per rank")
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < least:
+        raise UserError(f"{name} = {value!r}: give a whole number of {what}, {least} or more")
+
+
+def require_number(name: str, value: object, fits: Callable[[float], bool], what: str) -> None:
+    """Refuse what is no finite number, or one that does not fit.
+
+    Raises:
+        UserError: with ``name``, the value, and ``what`` to give.
+
+    >>> require_number("share", 0.9, lambda x: 0 < x <= 1, "a share above 0, at most 1")
+    """
+    is_number = hasattr(value, "__float__") and not isinstance(value, bool | str)
+    try:
+        fine = is_number and math.isfinite(number := float(value)) and fits(number)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor of several numbers
+        fine = False
+    if not fine:
+        raise UserError(f"{name} = {value!r}: give {what}")
 
 
 def users_line(error: BaseException) -> str:

@@ -1,16 +1,15 @@
-"""Reading a run's TOML file, with one line for every way in which it can be wrong."""
+"""The configuration file of a run: its tables and keys are those of ``TrainConfig``."""
 
 from __future__ import annotations
 
-import difflib
-import tomllib
-from dataclasses import fields
-from pathlib import Path
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from dtlab.errors import UserError
+from dtlab.settings_file import near_name, read_settings
 from dtlab.train.config import TrainConfig
 
+_DEFAULTS = TrainConfig()
 TABLES = tuple(entry.name for entry in fields(TrainConfig))
 
 
@@ -18,26 +17,33 @@ def read_config_file(name: str) -> dict[str, Any]:
     """The tables of a configuration file.
 
     Raises:
-        UserError: no such file, no right to read it, not TOML, or a table that no run has.
+        UserError: no such file, no right to read it, not TOML, a table or key that no run has, or a table
+            where a value belongs.
     """
-    path = Path(name)
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise UserError(
-            f"config file = {name!r}: {error.strerror}; name a TOML file, for example examples/flights.toml"
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"config file = {name!r}: not valid TOML ({error})") from None
+    where = f"config file = {name!r}"
+    values = read_settings(name, "config file", "examples/flights.toml")
     for key, value in values.items():
         if key not in TABLES:
-            near = difflib.get_close_matches(key, TABLES, n=1)
-            hint = (
-                f"did you mean [{near[0]}]?" if near else f"there are {', '.join(f'[{t}]' for t in TABLES)}"
-            )
-            raise UserError(f"config file = {name!r}: unknown table or key {key!r}; {hint}")
+            near = near_name(key, TABLES)
+            hint = f"did you mean [{near}]?" if near else f"there are {', '.join(f'[{t}]' for t in TABLES)}"
+            raise UserError(f"{where}: unknown table or key {key!r}; {hint}")
         if not isinstance(value, dict):
-            raise UserError(
-                f"config file = {name!r}: {key!r} must be a table; write [{key}] on a line of its own"
-            )
+            raise UserError(f"{where}: {key!r} must be a table; write [{key}] on a line of its own")
+        _check_keys(where, key, value, getattr(_DEFAULTS, key))
     return values
+
+
+def _check_keys(where: str, table: str, values: dict[str, Any], defaults: Any) -> None:
+    known = [entry.name for entry in fields(defaults)]
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            near = near_name(name, known)
+            hint = f"did you mean {table}.{near}?" if near else f"there are {', '.join(known)}"
+            raise UserError(f"{where}: unknown key {key!r} in [{table}]; {hint}")
+        parts = value if isinstance(value, list) else [value]
+        inner = getattr(defaults, name)
+        if is_dataclass(inner) and isinstance(value, dict):
+            _check_keys(where, f"{table}.{name}", value, inner)
+        elif any(isinstance(part, dict | list) for part in parts):
+            raise UserError(f"{where}: {table}.{name} holds a table or a list of lists; give plain values")

@@ -67,8 +67,20 @@ class Plan:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} = {value}: must be at least 1")
+        first = min(self.start, self.rows_of_step())
+        if self.most is not None and self.most < first:
+            raise UserError(
+                f"most = {self.most}: less than the {first} rows per rank that are tried first "
+                f"(start = {self.start}); raise it, or start lower"
+            )
         if not 0 < self.timeout < math.inf:
             raise UserError(f"timeout = {self.timeout}: give seconds above 0, for example 600")
+
+    def rows_of_step(self) -> int:
+        """Rows per rank of one forward of the job, where the data has as many."""
+        optim = self.config.optim
+        own = -(-optim.global_batch // self.nproc)
+        return min(own, optim.micro_batch or own)
 
 
 @dataclass(frozen=True)
@@ -149,7 +161,7 @@ def _end_to_end(state: State) -> Figures:
         own = replace(config.run, folder=Path(folder) / "run", resume=False, max_steps=steps)
         unlimited = replace(config.stopping, max_seconds=None, max_usd=None)
         short = replace(config, run=own, stopping=unlimited)
-        report = launch(run, plan.nproc, short, timeout=plan.timeout, echo=False, grace=10.0)[0]
+        report = launch(run, plan.nproc, short, timeout=plan.timeout, echo=False)[0]
         is_saved = (Path(folder) / "run" / "model" / "model.safetensors").is_file()
     figures = replace(state.figures, data_share=min(1.0, report["samples"] / state.rows))
     wrong = [
@@ -244,8 +256,7 @@ def _find(plan: Plan, rows: int) -> tuple[int, FoundBatch]:
         )
         trainer, batch = parts.trainer, next(iter(parts.loader))
         at_hand = max(1, rows // w.size)
-        own = min(-(-config.optim.global_batch // w.size), at_hand)
-        own = min(own, config.optim.micro_batch or own)
+        own = min(plan.rows_of_step(), at_hand)
 
         def trials(start: int, most: int) -> FoundBatch:
             return find_batch(

@@ -12,12 +12,14 @@ configuration; ``figures_file.py`` reads those that somebody else measured.
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from dtlab.diagnose.digits import beside, percent, percent_beside
 from dtlab.diagnose.parity import ROUNDING
-from dtlab.diagnose.utilisation import LOW_BUSY_SHARE
+from dtlab.diagnose.utilisation import COMMUNICATION_LIMIT, LOW_BUSY_SHARE
 from dtlab.errors import UserError
 
 __all__ = ["RUNGS", "Broken", "Figures", "Ladder", "Limits", "Rung", "judge", "rung"]
@@ -34,7 +36,7 @@ class Limits:
     loss_difference: float = ROUNDING
     """Largest relative difference of the losses at equal global batch and order: what rounding explains. The
     practitioners' 5 % passes runs without any gradient sync."""
-    communication_share: float = 0.20
+    communication_share: float = COMMUNICATION_LIMIT
     memory_share: float = 0.90
     busy_share: float = LOW_BUSY_SHARE
 
@@ -84,30 +86,36 @@ class Figures:
     """By rung: what the measurement proposes, should the rung fail."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.source, str):
+            raise UserError(f"source = {self.source!r}: give a text that says where the figures come from")
         for name in ("ranks", "batch"):
-            _within(name, getattr(self, name), 1, math.inf, "a whole number from 1 on")
+            _within(name, getattr(self, name), 1, _MOST_COUNT, "a whole number from 1 to 1e15")
         for name in ("ranks_answered", "largest_batch"):
-            _within(name, getattr(self, name), 0, math.inf, "a whole number from 0 on")
+            _within(name, getattr(self, name), 0, _MOST_COUNT, "a whole number from 0 to 1e15")
         for name in ("data_share", "communication_share", "memory_share", "busy_share"):
             _within(name, getattr(self, name), 0, 1, "a share from 0 to 1, for example 0.22")
         _within("loss_difference", self.loss_difference, 0, math.inf, "a relative difference, 0 or more")
+        if self.ranks is not None and self.ranks_answered is not None and self.ranks_answered > self.ranks:
+            raise UserError(f"ranks_answered = {self.ranks_answered}: more than ranks = {self.ranks}")
         for name in (*self.broken, *self.fixes):
             if name not in RUNGS:
                 raise UserError(f"there is no rung {name!r}; there are {', '.join(RUNGS)}")
 
 
+_MOST_COUNT = 10**15
 _COUNTS = ("ranks", "ranks_answered", "batch", "largest_batch")
 
 
 def _within(name: str, value: float | None, least: float, most: float, what: str) -> None:
     if value is None:
         return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    # An infinite difference is that of a loss that is not finite.
-    if not is_number or math.isnan(value) or not least <= value <= most:
-        raise UserError(f"{name} = {value!r}: give {what}")
-    if name in _COUNTS and not isinstance(value, int):
-        raise UserError(f"{name} = {value!r}: give {what}")
+    kinds: Any = int if name in _COUNTS else int | float
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    # An infinite difference is that of a loss that is not finite; a NaN lies between no bounds.
+    fits = is_number and least <= value <= most and (abs(value) < 1e300 or value == math.inf)
+    if not fits:
+        shown = "far too large" if isinstance(value, int) and abs(value) > 1e300 else reprlib.repr(value)
+        raise UserError(f"{name} = {shown}: give {what}")
 
 
 @dataclass(frozen=True)
@@ -219,11 +227,12 @@ def _talk(f: Figures, _: Limits) -> Found:
 
 
 def _end_to_end(f: Figures, limits: Limits) -> Found:
-    limit = f"at least {_percent(limits.data_share, 0)}"
+    limit = f"at least {percent(limits.data_share)}"
     if f.data_share is None:
         return "", None, limit
     fine = f.data_share >= limits.data_share
-    return f"{_percent(f.data_share)} of the rows, from reading to a saved model", fine, limit
+    share = percent_beside(f.data_share, limits.data_share)
+    return f"{share} of the rows, from reading to a saved model", fine, limit
 
 
 def _agree(f: Figures, limits: Limits) -> Found:
@@ -231,39 +240,37 @@ def _agree(f: Figures, limits: Limits) -> Found:
     if f.loss_difference is None:
         return "", None, limit
     fine = f.loss_difference <= limits.loss_difference
-    return f"the losses differ by {f.loss_difference:.2g} of their value", fine, limit
+    shown = beside(f.loss_difference, limits.loss_difference)
+    return f"the losses differ by {shown} of their value", fine, limit
 
 
 def _communication(f: Figures, limits: Limits) -> Found:
-    limit = f"under {_percent(limits.communication_share, 0)}"
+    limit = f"under {percent(limits.communication_share)}"
     if f.communication_share is None:
         return "", None, limit
     fine = f.communication_share < limits.communication_share
-    return f"{_percent(f.communication_share)} of the step", fine, limit
+    return f"{percent_beside(f.communication_share, limits.communication_share)} of the step", fine, limit
 
 
 def _memory(f: Figures, limits: Limits) -> Found:
-    limit = f"under {_percent(limits.memory_share, 0)}"
+    limit = f"under {percent(limits.memory_share)}"
     is_too_large = f.batch is not None and f.largest_batch is not None and f.batch > f.largest_batch
     if is_too_large:
         return f"{f.largest_batch:,} rows per rank fit, the job has {f.batch:,}", False, limit
     if f.memory_share is None:
         return "", None, limit
-    value = f"{_percent(f.memory_share)} of the memory"
+    value = f"{percent_beside(f.memory_share, limits.memory_share)} of the memory"
     if f.largest_batch is not None:
         value += f", up to {f.largest_batch:,} rows per rank fit"
     return value, f.memory_share < limits.memory_share, limit
 
 
 def _utilisation(f: Figures, limits: Limits) -> Found:
-    limit = f"over {_percent(limits.busy_share, 0)}"
+    limit = f"over {percent(limits.busy_share)}"
     if f.busy_share is None:
         return "", None, limit
-    return f"{_percent(f.busy_share)} of the time", f.busy_share > limits.busy_share, limit
-
-
-def _percent(share: float, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f} %"
+    share = percent_beside(f.busy_share, limits.busy_share)
+    return f"{share} of the time", f.busy_share > limits.busy_share, limit
 
 
 _FOUND = dict(zip(RUNGS, (_talk, _end_to_end, _agree, _communication, _memory, _utilisation), strict=True))

@@ -31,6 +31,10 @@ __all__ = [
 
 LOW_BUSY_SHARE = 0.7
 """Below it a rank waits for 30 % of what is paid for; S4 asks for this much before a second host."""
+WAIT_LIMIT = 0.1
+"""The share of a step beyond which waiting for data is a fault."""
+COMMUNICATION_LIMIT = 0.2
+"""S0's limit for the share of communication."""
 NVML_MEANING = (
     "share of time with any kernel resident, waits inside NCCL included; a high value proves nothing"
 )

@@ -1,5 +1,6 @@
 """Bad input at the command line: one line that names field, value and way out, and exit code 2."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -28,8 +29,49 @@ def config(tmp_path: Path, text: str) -> str:
 
 def test_misspelt_key_in_the_file_offers_the_near_name(capsys, tmp_path):
     line = refused(capsys, "train", config(tmp_path, "[optim]\nlrr = 0.1\n"))
-    assert "lrr" in line
-    assert "optim.lr" in line
+    assert "unknown key 'lrr' in [optim]; did you mean optim.lr?" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[optim]\nlr = " + "[" * 3000 + "]" * 3000, ["run.toml", "nested too deep"]),
+        ("[optim]\nlr = " + "{a=" * 3000 + "1" + "}" * 3000, ["run.toml", "nested too deep"]),
+        ("[optim.lr" + ".a" * 3000 + "]\n", ["run.toml", "nested too deep"]),
+        ("[optim.lr.a]\nb = 1\n", ["run.toml", "optim.lr", "plain values"]),
+        ("[model]\nhidden = [[64], [32]]\n", ["run.toml", "model.hidden", "plain values"]),
+        ("[optim]\nglobal_batch = " + "9" * 5001, ["run.toml", "optim.global_batch", "64 bits"]),
+        ("[optim]\nglobal_batch = 0x" + "f" * 5001, ["run.toml", "optim.global_batch", "64 bits"]),
+        ("[model]\nhidden = [64, " + "9" * 5001 + "]", ["run.toml", "model.hidden", "64 bits"]),
+        ("[optim]\nglobal-bach = 5\n", ["global-bach", "optim.global_batch"]),
+        ("[run]\nxyzzy = 5\n", ["unknown key 'xyzzy'", "seed"]),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "ladder"])
+def test_file_that_would_end_in_a_traceback_or_in_a_line_without_its_field(
+    capsys, tmp_path, text, named, command
+):
+    line = refused(capsys, command, config(tmp_path, text))
+    assert all(word in line for word in named), line
+    assert len(line) < 600
+
+
+@pytest.mark.parametrize("command", ["train", "ladder"])
+def test_named_pipe_is_refused_and_not_waited_for(capsys, tmp_path, command):
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert "no regular file" in refused(capsys, command, str(tmp_path / "pipe.toml"))
+
+
+@pytest.mark.parametrize("command", ["train", "ladder"])
+def test_misspelt_file_offers_the_nearest_one(capsys, tmp_path, command):
+    path = config(tmp_path, "")
+    line = refused(capsys, command, path.replace("run.toml", "runn.toml"))
+    assert f"did you mean {path!r}?" in line
+
+
+def test_key_with_a_hyphen_is_the_key_with_an_underscore(capsys, tmp_path):
+    line = refused(capsys, "train", config(tmp_path, "[optim]\nglobal-batch = 0\n"))
+    assert "optim.global_batch" in line
 
 
 @pytest.mark.parametrize("text", ["[optimm]\nlr = 0.1\n", "[optimm]\n", "optimm = 3\n"])

@@ -1,6 +1,7 @@
 """Each rung fails for its own reason, the climb stops there, and a figure that is missing is not a pass."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from dtlab.cli import main
 from dtlab.diagnose.figures_file import read_figures
-from dtlab.diagnose.ladder import RUNGS, Broken, Figures, judge, rung
+from dtlab.diagnose.ladder import RUNGS, Broken, Figures, Limits, judge, rung
 from dtlab.errors import UserError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "ladder"
@@ -112,12 +113,38 @@ def test_every_example_names_its_source_and_is_tested_above() -> None:
         ({"busy_share": "high"}, "busy_share = 'high'"),
         ({"ranks": 0}, "ranks = 0"),
         ({"ranks": 1.5}, "ranks = 1.5"),
+        ({"ranks": 10**400}, "ranks = far too large"),
+        ({"loss_difference": 10**5001}, "loss_difference = far too large"),
+        ({"ranks": 8, "ranks_answered": 9}, "ranks_answered = 9: more than ranks = 8"),
+        ({"source": 5}, "source = 5: give a text"),
         ({"loss_difference": -1.0}, "loss_difference = -1.0"),
     ],
 )
 def test_figures_out_of_range_are_refused_by_name(values, named) -> None:
     with pytest.raises(UserError, match=named):
         Figures(**values)
+
+
+@pytest.mark.parametrize(
+    ("figures", "shown", "limit"),
+    [
+        ({"data_share": 0.0099999}, "0.99999 % of the rows", "at least 1 %"),
+        ({"communication_share": 0.2}, "20.0 % of the step", "under 20 %"),
+        ({"communication_share": 0.19999}, "19.999 % of the step", "under 20 %"),
+        ({"memory_share": 0.899999}, "89.9999 % of the memory", "under 90 %"),
+        ({"busy_share": 0.70001}, "70.001 % of the time", "over 70 %"),
+        ({"loss_difference": 0.00010001}, "differ by 0.00010001", "at most 0.0001"),
+    ],
+)
+def test_a_figure_beside_its_limit_is_not_rounded_over_to_the_other_side(figures, shown, limit) -> None:
+    ladder = judge(replace(FINE, **figures, largest_batch=None))
+    lines = [line for line in str(ladder).splitlines() if shown in line]
+    assert lines, str(ladder)
+    assert limit in lines[0]
+
+
+def test_a_limit_of_ones_own_is_not_rounded() -> None:
+    assert judge(FINE, Limits(data_share=0.015)).stopped_at.limit == "at least 1.5 %"
 
 
 # -- the command ---------------------------------------------------------------------------------------
@@ -167,6 +194,18 @@ def test_json_holds_every_rung_and_where_the_climb_stopped(capsys) -> None:
         ("figures.toml", "communication_share = ", ["not valid TOML"]),
         ("figures.json", "[1, 2]", ["list"]),
         ("figures.json", "{", ["not valid JSON"]),
+        ("figures.toml", "source = 5", ["source = 5", "give a text"]),
+        ("figures.json", '{"source": ["S0"]}', ["source = ['S0']"]),
+        ("figures.toml", "source = 2026-11-30", ["source = datetime.date"]),
+        ("figures.toml", "ranks = " + "9" * 5001, ["ranks is a whole number of more than 64 bits"]),
+        ("figures.json", '{"ranks": ' + "9" * 5001 + "}", ["ranks is a whole number of more than 64 bits"]),
+        ("figures.toml", "ranks = 0x" + "f" * 5001, ["ranks is a whole number of more than 64 bits"]),
+        ("figures.json", '{"ranks": 8, "ranks_answered": 9}', ["ranks_answered = 9", "ranks = 8"]),
+        ("figures.json", '{"ranks": 8, "ranks": 2}', ["'ranks'", "twice"]),
+        ("figures.toml", "ranks = 8\nranks = 2", ["not valid TOML"]),
+        ("figures.toml", "ranks = " + "[" * 3000 + "]" * 3000, ["nested too deep"]),
+        ("figures.json", "[" * 100_000, ["nested too deep"]),
+        ("figures.json", "[]" + " " * 2**20, ["more than 1 MiB"]),
         ("missing.toml", None, ["No such file", "examples/ladder"]),
     ],
 )
@@ -178,11 +217,36 @@ def test_a_wrong_file_of_figures_is_one_line(capsys, tmp_path, name, text, named
 
 
 @pytest.mark.parametrize(
+    ("written", "printed"),
+    [("\\ud800", "?"), ("a\\nall 6 rungs passed", "a all 6 rungs passed"), ("\\u001b[2Jnone", "?[2Jnone")],
+)
+def test_the_source_of_figures_neither_steers_the_terminal_nor_adds_lines(
+    capfd, tmp_path, written, printed
+) -> None:
+    path = tmp_path / "figures.json"
+    path.write_text(f'{{"source": "{written}"}}')
+    code, out, err = told(capfd, "--figures", str(path))
+    assert (code, err) == (1, "")
+    assert out.splitlines()[0] == printed
+
+
+def test_a_named_pipe_of_figures_is_not_waited_for(capsys, tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    refused(capsys, ["--figures", str(tmp_path / "pipe.toml")], ["pipe.toml", "no regular file"])
+
+
+def test_a_misspelt_file_of_figures_offers_the_near_one(capsys, tmp_path) -> None:
+    (tmp_path / "my_job.json").write_text("{}")
+    refused(capsys, ["--figures", str(tmp_path / "my_jop.json")], ["did you mean", "my_job.json"])
+
+
+@pytest.mark.parametrize(
     ("words", "named"),
     [
         (["--nproc", "1"], ["nproc = 1", "2 or more"]),
         (["--start", "0"], ["start = 0"]),
         (["--most", "0"], ["most = 0"]),
+        (["--most", "1"], ["most = 1", "start = 256"]),
         (["--steps", "0"], ["steps = 0"]),
         (["--timeout", "0"], ["timeout = 0"]),
         (["--memory-gb", "0"], ["memory_gb = 0"]),
