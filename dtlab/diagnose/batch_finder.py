@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -23,10 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from dtlab.diagnose.step_memory import memory_limit, step_bytes
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_number, require_whole
 from dtlab.parallel.ddp import no_sync, unwrap
 from dtlab.ranks import agreement
-from dtlab.train.losses import Loss, binary_cross_entropy
+from dtlab.train.losses import Loss, binary_cross_entropy, require_sum
 from dtlab.train.untouched import untouched
 
 __all__ = ["FoundBatch", "Trial", "find_batch", "repeated"]
@@ -100,7 +100,8 @@ def find_batch(
     Args:
         model: plain, or what ``data_parallel`` returned.
         optimizer: of its parameters.
-        batch_of: makes a batch of so many rows on this rank's device.
+        batch_of: makes a batch of so many rows on this rank's device: a tensor with the rows in dimension 0,
+            a tuple, list or dict of such tensors, or anything whose length is its rows.
         loss: takes model and batch, returns the sum of the rows' losses.
         start: rows per rank of the first trial, the same on every rank.
         most: rows per rank beyond which nothing is tried, for example those that the data has. The smallest
@@ -114,8 +115,9 @@ def find_batch(
         on_trial: called after each trial on every rank.
 
     Raises:
-        UserError: a number is out of range, the ranks start differently, or a step of this model
-            communicates by itself (sharded parameters, SyncBatchNorm).
+        UserError: a number is out of range, the ranks start differently, ``batch_of`` gave another number of
+            rows than it was asked for, ``loss`` returned no sum, or a step of this model communicates by
+            itself (sharded parameters, SyncBatchNorm).
 
     >>> from dtlab.data.batch import Batch
     >>> model = nn.Linear(4, 1)
@@ -129,7 +131,7 @@ def find_batch(
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     _check(model, start, most, share, limit_bytes)
     device = parameters[0].device
-    limit = limit_bytes if limit_bytes is not None else memory_limit(device, _tensors(model, optimizer))
+    limit = int(limit_bytes) if limit_bytes is not None else memory_limit(device, _tensors(model, optimizer))
     size = agreement.world_size()
     asked = agreement.gather((start, most, share), dst=None) or []
     if len({(first, part) for first, _, part in asked}) > 1:
@@ -196,14 +198,33 @@ def _measure(
 
     def step() -> None:
         batch = batch_of(rows)
+        _require_rows(batch, rows)
         with autocast():
-            total = loss(inner, batch)
-        total.backward()  # type: ignore[no-untyped-call]
+            total: Any = loss(inner, batch)
+        require_sum(total)
+        total.backward()
         optimizer.step()
 
     with untouched(model, optimizer), no_sync(model):
         model.train()
         return step_bytes(step, _tensors(model, optimizer), device, limit)
+
+
+def _require_rows(batch: Any, asked: int) -> None:
+    """Refuse a batch of other rows: its size would stand in the answer, and never have run."""
+    inside = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(batch, torch.Tensor):
+        came = {batch.shape[0] if batch.dim() else 1}
+    elif isinstance(batch, tuple | list | Mapping):
+        came = {part.shape[0] for part in inside if isinstance(part, torch.Tensor) and part.dim()}
+    else:
+        came = {len(batch)} if hasattr(batch, "__len__") else set()
+    if came and asked not in came:
+        given = ", ".join(f"{rows:,}" for rows in sorted(came))
+        raise UserError(
+            f"batch_of({asked:,}) gave {given} rows: give as many as asked for, for example by "
+            "repeating those there are (batch_finder.repeated), or set most to what the data has"
+        )
 
 
 def _closest(batch: int, used: int | None, limit: int, verdict: str) -> Trial:
@@ -225,14 +246,14 @@ def _tensors(model: nn.Module, optimizer: Optimizer) -> list[torch.Tensor]:
 
 
 def _check(model: nn.Module, start: int, most: int | None, share: float, limit_bytes: int | None) -> None:
-    if start < 1:
-        raise UserError(f"start = {start!r}: must be at least 1 row per rank")
-    if most is not None and most < start:
-        raise UserError(f"most = {most!r}: is less than start = {start}; raise it, or start lower")
-    if not 0 < share <= 1:
-        raise UserError(f"share = {share!r}: must lie between 0 and 1, for example 0.9")
-    if limit_bytes is not None and limit_bytes < 1:
-        raise UserError(f"limit_bytes = {limit_bytes!r}: must be positive")
+    require_whole("start", start, 1, "rows per rank")
+    if most is not None:
+        require_whole("most", most, 1, "rows per rank")
+        if most < start:
+            raise UserError(f"most = {most!r}: is less than start = {start}; raise it, or start lower")
+    require_number("share", share, lambda x: 0 < x <= 1, "a share above 0 and up to 1, for example 0.9")
+    if limit_bytes is not None:
+        require_number("limit_bytes", limit_bytes, lambda x: x >= 1, "a number of bytes, 1 or more")
     if not dist.is_initialized() or agreement.world_size() == 1:
         return
     inner = unwrap(model)

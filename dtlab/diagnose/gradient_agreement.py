@@ -16,11 +16,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dtlab.diagnose.checks import FAIL, OK, WARN, Line
-from dtlab.diagnose.parity import LIMIT, ROUNDING, relative_difference
-from dtlab.errors import UserError
+from dtlab.diagnose.parity import LIMIT, ROUNDING, relative_difference, require_limits
+from dtlab.errors import UserError, require_number
 from dtlab.parallel.ddp import unwrap
 from dtlab.parallel.desync import differing_tensors
 from dtlab.ranks import agreement
+from dtlab.train.losses import require_sum
 
 __all__ = ["GradientAgreement", "gradient_agreement"]
 
@@ -68,10 +69,12 @@ def gradient_agreement(
             BatchNorm sees each rank's batch by itself, as it does in training.
         batch: this rank's batch, anything that can be pickled and has a length.
         divisor: what the sum of the losses is divided by; default: the rows of all batches.
-        limit, rounding: relative differences that fail, and that are still rounding.
+        limit, rounding: relative differences that fail, and that are still rounding;
+            0 < rounding <= limit < 1.
 
     Raises:
-        UserError: on every rank, when no rank holds a gradient, or only one of loss and batch is given.
+        UserError: on every rank, when no rank holds a gradient, only one of loss and batch is given, or a
+            number is out of range; on rank 0, when loss returns no sum.
 
     >>> model = nn.Linear(2, 1)
     >>> rows = torch.ones(4, 2)
@@ -82,6 +85,9 @@ def gradient_agreement(
     """
     if (loss is None) != (batch is None):
         raise UserError("loss and batch go together: give both, or none to compare the ranks only")
+    require_limits(rounding, limit)
+    if divisor is not None:
+        require_number("divisor", divisor, lambda x: x > 0, "what the losses' sum is divided by, above 0")
     named = [(name, p.grad) for name, p in unwrap(model).named_parameters() if p.requires_grad]
     if not agreement.all_agree(any(grad is not None for _, grad in named), "any", group):
         raise UserError("no parameter holds a gradient: call it after backward and before zero_grad")
@@ -134,7 +140,9 @@ def _against_one_process(
         if not len(each):
             continue
         # Not backward: that would add to the gradients that are looked at, and set off a sync.
-        parts = torch.autograd.grad(loss(model, each), list(named.values()), allow_unused=True)
+        total: Any = loss(model, each)
+        require_sum(total)
+        parts = torch.autograd.grad(total, list(named.values()), allow_unused=True)
         for name, part in zip(named, parts, strict=True):
             if part is not None:
                 wanted[name] += (part.to_dense() if part.is_sparse else part).double() / rows

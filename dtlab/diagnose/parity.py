@@ -21,10 +21,10 @@ from torch import Tensor
 from dtlab.diagnose.checks import FAIL, OK, WARN, Line
 from dtlab.diagnose.doctor import Report
 from dtlab.diagnose.trajectory import Trajectory
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_number
 from dtlab.ranks.launcher import launch
 
-__all__ = ["LIMIT", "ROUNDING", "Parity", "compare", "loss_parity", "relative_difference"]
+__all__ = ["LIMIT", "ROUNDING", "Parity", "compare", "loss_parity", "relative_difference", "require_limits"]
 
 LIMIT = 0.05
 ROUNDING = 1e-4
@@ -116,10 +116,22 @@ def loss_parity(
     """
     if isinstance(nproc, bool) or not isinstance(nproc, int) or nproc < 2:
         raise UserError(f"nproc = {nproc!r}: give 2 or more ranks to compare with one")
-    if not 0 < rounding <= limit < 1:
-        raise UserError(f"rounding = {rounding!r}, limit = {limit!r}: need 0 < rounding <= limit < 1")
+    require_limits(rounding, limit)
     runs = [launch(train, n, *args, timeout=timeout, echo=False, **kwargs) for n in (1, nproc)]
     return compare(runs[0], runs[1], limit=limit, rounding=rounding)
+
+
+def require_limits(rounding: float, limit: float) -> None:
+    """Refuse limits that would let everything pass, or nothing.
+
+    Raises:
+        UserError: not 0 < rounding <= limit < 1.
+
+    >>> require_limits(ROUNDING, LIMIT)
+    """
+    need = "relative differences with 0 < rounding <= limit < 1, for example 1e-4 and 0.05"
+    require_number("limit", limit, lambda x: 0 < x < 1, need)
+    require_number("rounding", rounding, lambda x: 0 < x <= float(limit), f"{need} (limit = {limit})")
 
 
 def compare(

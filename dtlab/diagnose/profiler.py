@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dtlab.diagnose.step_profile import PARTS, StepProfile
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_whole
 from dtlab.parallel.by_hand_ddp import HandDDP
 from dtlab.ranks import agreement
 
@@ -252,7 +252,8 @@ def step_profile(model: nn.Module, *, skip: int = 1) -> StepProfiler:
     """Watch the steps of ``model`` while a ``with`` block runs; enter it in the thread that trains.
 
     ``model``: what ``data_parallel`` returned, or a plain module. ``skip``: first steps that the profile
-    leaves out, because they allocate and warm up; one step is always kept. ``UserError`` when it is negative.
+    leaves out, because they allocate and warm up; one step is always kept. ``UserError`` when it is none of
+    0, 1, 2 ...
 
     >>> model = nn.Linear(4, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -269,6 +270,5 @@ def step_profile(model: nn.Module, *, skip: int = 1) -> StepProfiler:
         with step_profile(trainer.model) as profiler:
             trainer.train_epoch(profiler.steps(loader))
     """
-    if skip < 0:
-        raise UserError(f"skip = {skip}: give 0 or more steps to leave out")
+    require_whole("skip", skip, 0, "steps to leave out")
     return StepProfiler(model, skip)

@@ -32,6 +32,25 @@ def binary_cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     return F.binary_cross_entropy_with_logits(logits, batch.labels, weight=batch.weights, reduction="sum")
 
 
+def require_sum(loss: object) -> None:
+    """Refuse what a loss function may return by mistake: a float, one loss for each row, a detached sum.
+
+    Raises:
+        UserError: no tensor of one number from which a backward can start.
+
+    >>> require_sum(torch.ones(2, requires_grad=True).sum())
+    """
+    fix = "return the sum of the rows' losses as a tensor"
+    if not isinstance(loss, Tensor):
+        raise UserError(f"loss returned a {type(loss).__name__}: {fix}, without .item() or float()")
+    if loss.numel() != 1:
+        raise UserError(f"loss returned a tensor of shape {list(loss.shape)}: {fix}, for example with .sum()")
+    if not loss.requires_grad:
+        raise UserError(
+            f"loss returned a tensor without a graph: {fix} that no detach() or no_grad() cut off"
+        )
+
+
 class MeanLoss:
     """Collects detached loss sums without waiting for the device; one division when it is read."""
 

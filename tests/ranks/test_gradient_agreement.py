@@ -105,3 +105,21 @@ def test_sparse_gradients_are_compared_row_by_row():
     assert found.difference < 1e-6
     with pytest.raises(UserError, match="loss and batch go together"):
         gradient_agreement(model, batch=rows)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        *(({"divisor": value}, "divisor = ") for value in (0, -8, float("nan"), float("inf"), True, "8")),
+        *(({"limit": value}, "limit = ") for value in (float("nan"), -1, 0, 5, "0.05")),
+        *(({"rounding": value}, "rounding = ") for value in (float("nan"), -1, 0, 0.5)),
+        ({"loss": lambda m, x: m(x).sum().item()}, "loss returned a float"),
+        ({"loss": lambda m, x: m(x)}, r"loss returned a tensor of shape \[4, 1\]"),
+        ({"loss": lambda m, x: m(x).sum().detach()}, "without a graph"),
+    ],
+)
+def test_arguments_under_which_any_gradient_would_pass_are_refused_by_name(wrong, named):
+    model, rows = nn.Linear(2, 1), torch.ones(4, 2)
+    model(rows).mean().backward()
+    with pytest.raises(UserError, match=named):
+        gradient_agreement(model, **{"loss": lambda m, x: m(x).sum(), "batch": rows, **wrong})

@@ -157,12 +157,81 @@ def test_without_a_limit_a_rank_gets_its_part_of_the_host(monkeypatch: pytest.Mo
         ({"share": 0.0}, "share = 0.0"),
         ({"share": 1.5}, "share = 1.5"),
         ({"limit_bytes": 0}, "limit_bytes = 0"),
+        ({"limit_bytes": float("nan")}, "limit_bytes = nan"),
+        ({"limit_bytes": "1e9"}, "limit_bytes = '1e9'"),
+        ({"start": 4.0}, "start = 4.0: give a whole number"),
+        ({"start": float("nan")}, "start = nan"),
+        ({"start": True}, "start = True"),
+        ({"most": 512.5}, "most = 512.5"),
+        ({"share": float("nan")}, "share = nan"),
+        ({"share": "0.9"}, "share = '0.9'"),
     ],
 )
 def test_numbers_out_of_range_are_refused_by_name(wrong: dict, named: str) -> None:
     net, optimizer = parts()
     with pytest.raises(UserError, match=named):
         find_batch(net, optimizer, rows, **wrong)
+
+
+def test_a_loader_that_runs_out_of_rows_is_told_and_no_size_that_never_ran_is_reported() -> None:
+    net, optimizer = parts()
+    data = rows(20)
+    before, seen = everything(net, optimizer), []
+    with pytest.raises(UserError, match=r"batch_of\(32\) gave 20 rows: .*most"):
+        find_batch(
+            net, optimizer, lambda count: data.take(torch.arange(min(count, 20))), start=4, limit_bytes=10**9,
+            on_trial=lambda one: seen.append(one.batch),
+        )  # fmt: skip
+    assert seen == [4, 8, 16]
+    assert_same(before, everything(net, optimizer))
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda x: x,
+        lambda x: (x, x.sum(1)),
+        lambda x: {"dense": x, "scale": torch.ones(3)},
+        lambda x: [x],
+    ],
+)
+def test_rows_are_counted_in_tensors_tuples_and_dicts(shape) -> None:
+    net = nn.Linear(3, 1)
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def loss(model: nn.Module, batch) -> torch.Tensor:
+        first = (
+            batch
+            if isinstance(batch, torch.Tensor)
+            else next(iter(getattr(batch, "values", batch.__iter__)()))
+        )
+        return model(first).sum()
+
+    def found(give):
+        return find_batch(
+            net, sgd, lambda n: shape(torch.ones(give(n), 3)), loss=loss, start=8, most=8, limit_bytes=10**8
+        )
+
+    assert found(lambda n: n).batch == 8
+    for give in (lambda n: n - 1, lambda n: n + 1):
+        with pytest.raises(UserError, match=r"batch_of\(8\) gave"):
+            found(give)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda total: total.item(), "loss returned a float"),
+        (lambda total: total.expand(3), r"of shape \[3\]"),
+        (lambda total: total.detach(), "without a graph"),
+    ],
+)
+def test_a_loss_that_is_no_sum_is_named_and_everything_is_as_before(wrong, named) -> None:
+    net, optimizer = parts()
+    before = everything(net, optimizer)
+    with pytest.raises(UserError, match=named):
+        find_batch(net, optimizer, rows, loss=lambda m, b: wrong(m(b.categorical, b.dense).sum()), start=4)
+    assert_same(before, everything(net, optimizer))
 
 
 def test_windows_of_text_are_repeated_like_rows_of_a_table() -> None:
