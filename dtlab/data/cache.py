@@ -110,6 +110,10 @@ class Cache:
             load,
         )
 
+    def place(self, key: str) -> Path:
+        """The folder of an entry of kind "disk"."""
+        return self.folder / key
+
     def digest(self, paths: list[Path]) -> str:
         """Return the hash of the content of some files; with kind "disk" see ``kept_digest``."""
         if self.kind != "disk":
@@ -132,7 +136,7 @@ class Cache:
             return make()
         if self.kind == "memory":
             return self._from_memory(key, make)
-        folder = self.folder / key
+        folder = self.place(key)
         built = unfit = False
 
         def build(path: Path) -> dict[str, Any]:

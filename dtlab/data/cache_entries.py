@@ -10,6 +10,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -21,9 +22,10 @@ from dtlab.errors import UserError
 
 Entry = tuple[Features, dict[str, Batch]]
 FEATURES = "features.json"
-COLUMNS = ("ids", "categorical", "dense", "labels")
+COLUMNS = {"ids": torch.int64, "categorical": torch.int64, "dense": torch.float32, "labels": torch.float32}
+WIDE = ("categorical", "dense")
 TABLE = "table"
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, BadZipFile)
 
 
 def save(folder: Path, entry: Entry) -> dict[str, Any]:
@@ -47,6 +49,8 @@ def load(folder: Path) -> Entry | None:
         for split, rows in manifest["splits"].items():
             widths = (batches[split].categorical.shape[1], batches[split].dense.shape[1])
             if len(batches[split]) != rows or widths != (len(features.cardinalities), features.num_dense):
+                return None
+            if not is_within(batches[split], features):
                 return None
     except _UNREADABLE:
         return None
@@ -89,11 +93,24 @@ def load_table(folder: Path) -> Batch | None:
         return None
 
 
+def is_within(batch: Batch, features: Features) -> bool:
+    """Whether the columns of ``batch`` are those of ``features``, and each index is below its cardinality."""
+    sizes = torch.tensor(features.cardinalities, dtype=torch.int64)
+    if batch.categorical.shape[1] != len(sizes) or batch.dense.shape[1] != features.num_dense:
+        return False
+    if not batch.categorical.numel():
+        return True
+    lowest, highest = batch.categorical.min(), batch.categorical.amax(dim=0)
+    return bool(lowest >= 0) and bool((highest < sizes).all())
+
+
 def _mapped(folder: Path, split: str, manifest: dict[str, Any]) -> Batch:
     columns = {}
-    for name in COLUMNS:
+    for name, kind in COLUMNS.items():
         path = folder / f"{split}.{name}.npy"
         if name != "labels" or path.name in manifest["files"]:
             # Mode "c": writes stay private to this process and never reach the file.
             columns[name] = torch.from_numpy(np.asarray(np.load(path, mmap_mode="c", allow_pickle=False)))
+            if columns[name].dtype != kind or columns[name].dim() != (2 if name in WIDE else 1):
+                raise TypeError(f"{path.name} holds another type or shape")
     return Batch(**columns)

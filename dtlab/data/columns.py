@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from dtlab.data import kinds
+from dtlab.data import kinds, spelling
 from dtlab.errors import UserError
 
 
@@ -48,10 +48,15 @@ def require(table: pa.Table | pa.Schema, names: list[str], where: str = "the tab
 def plain(table: pa.Table, name: str) -> pa.Array:
     """The column as one array, dictionary encoding undone."""
     column = table.column(name)
-    if pt.is_dictionary(column.type):
-        column = pc.cast(column, column.type.value_type)
-    chunks = column.chunks
-    return chunks[0] if len(chunks) == 1 else column.combine_chunks()
+    try:
+        if pt.is_dictionary(column.type):
+            column = pc.cast(column, column.type.value_type)
+        chunks = column.chunks
+        return chunks[0] if len(chunks) == 1 else column.combine_chunks()
+    except pa.ArrowException as error:
+        raise UserError(
+            f"column {name!r} is {column.type}, which is unreadable: {first_line(error)}"
+        ) from None
 
 
 def encode(
@@ -59,53 +64,60 @@ def encode(
 ) -> tuple[np.ndarray, list[str]]:
     """(codes, values): ``values[codes[i]]`` is the text of row i, and code -1 is a missing value.
 
-    ``strict`` refuses a float column with fractions: a category should not hang on a rounding. ``like`` is
-    the type in whose spelling the text is wanted (``kinds.py``).
+    Two values may have one text (0.0 and -0.0). ``strict`` refuses a float column with fractions: a category
+    should not hang on a rounding. ``like`` is the type in whose spelling the text is wanted (``kinds.py``).
     """
     array = plain(table, name)
-    array = array if like is None else kinds.conform(array, like, name)
     kind = array.type
-    if pt.is_floating(kind):
-        array = pc.if_else(pc.is_finite(array), array, pa.scalar(None, kind))
-        rounded = pc.all(pc.equal(pc.round(array), array)).as_py()
-        if rounded in (True, None):
-            array = pc.cast(pc.cast(array, pa.float64()), pa.int64(), safe=False)
-        elif strict:
-            raise UserError(
-                f"column {name!r} is {kind} with fractions, not a category: name it under numeric or bucketed"
-            )
-    elif not (
-        pt.is_string(kind)
-        or pt.is_large_string(kind)
-        or pt.is_integer(kind)
-        or pt.is_boolean(kind)
-        or pt.is_null(kind)
-        or pt.is_date(kind)
-        or pt.is_timestamp(kind)
-        or pt.is_decimal(kind)
-        or str(kind) == "string_view"
+    kinds.require(kind, name, like)
+    codes, values = spelling.distinct(array)
+    if (
+        strict
+        and pt.is_floating(kind)
+        and not pc.all(pc.equal(pc.round(values), values), min_count=0).as_py()
     ):
         raise UserError(
-            f"column {name!r} is {kind}, which cannot be a category: use text, integers or booleans"
+            f"column {name!r} is {kind} with fractions, not a category: name it under numeric or bucketed"
         )
     if pt.is_null(kind):
-        return np.full(len(array), -1, dtype=np.int64), []
-    encoded = array.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return codes, pc.cast(encoded.dictionary, pa.string()).to_pylist()
+        return codes, []
+    values = values if like is None else kinds.conform(values, like, name)
+    try:
+        return codes, spelling.texts(values)
+    except pa.ArrowException as error:
+        raise UserError(f"column {name!r} is {kind}, which has no text: {first_line(error)}") from None
 
 
-def numbers(table: pa.Table, name: str) -> np.ndarray:
-    """The column as float64, missing and infinite values as NaN."""
-    array = plain(table, name)
-    kind = array.type
-    if not (
+def first_line(error: Exception) -> str:
+    """What an error says first, its type where it says nothing."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return (
         pt.is_integer(kind)
         or pt.is_floating(kind)
         or pt.is_boolean(kind)
         or pt.is_decimal(kind)
         or pt.is_null(kind)
-    ):
+    )
+
+
+def numbers(table: pa.Table, name: str, *, is_trained: bool = False) -> np.ndarray:
+    """The column as float64, missing and infinite values as NaN.
+
+    Raises UserError for another type; ``is_trained`` says that the column was a number in the training rows.
+    """
+    array = plain(table, name)
+    kind = array.type
+    if not _is_number(kind) and is_trained:
+        raise UserError(f"column {name!r} is {kind}, and the model was trained on it as a number: cast it")
+    if pt.is_temporal(kind):
+        raise UserError(
+            f"column {name!r} is {kind}, a time and not a number: make columns of it first (hour, weekday, "
+            "seconds since a date) and name those"
+        )
+    if not _is_number(kind):
         raise UserError(f"column {name!r} is {kind}, not a number: name it under categorical or hashed")
     if pt.is_boolean(kind):
         array = pc.cast(array, pa.int8())
@@ -150,14 +162,21 @@ def ids(table: pa.Table, name: str | None) -> np.ndarray:
         raise UserError(
             f"the id column {name!r} has {array.null_count} missing values: every row needs its id"
         )
-    return np.array(pc.cast(array, pa.int64(), safe=False).to_numpy())
+    largest = np.iinfo(np.int64).max
+    if len(array) and pc.max(array).as_py() > largest:
+        raise UserError(
+            f"the id column {name!r} holds {pc.max(array).as_py()}: ids go up to {largest}; number the rows "
+            "anew, or leave the id out to use row numbers"
+        )
+    return np.array(pc.cast(array, pa.int64()).to_numpy())
 
 
 def labels(table: pa.Table, name: str, first_row: int = 0) -> np.ndarray:
     """Labels [B] as float32, each 0 or 1. Raises UserError, with the row counted from ``first_row``."""
     array = plain(table, name)
-    if pt.is_string(array.type) or pt.is_large_string(array.type):
-        raise UserError(f"the label column {name!r} is text: make it 0 and 1 (or boolean)")
+    if not _is_number(array.type):
+        found = "text" if kinds.is_text(array.type) else array.type
+        raise UserError(f"the label column {name!r} is {found}: make it 0 and 1 (or boolean)")
     x = numbers(table, name)
     bad = np.isnan(x)
     if bad.any():

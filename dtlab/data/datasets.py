@@ -19,7 +19,7 @@ import pyarrow as pa
 from dtlab.data import cache, clicks, flights, parquet
 from dtlab.data.batch import Batch
 from dtlab.data.config import DataConfig
-from dtlab.data.features import FORMAT, Features
+from dtlab.data.features import REVISION, Features
 from dtlab.data.prepare import prepare
 from dtlab.data.shards import read_split
 from dtlab.data.source import SPLITS, Source
@@ -98,7 +98,7 @@ def _assemble(source: Source, kept: cache.Cache, fitted_on: tuple[str, ...]) -> 
         features = Features.fit(tables["train"], source.spec)
         return features, {split: features.transform(table) for split, table in tables.items()}
 
-    text = repr((FORMAT, source.name, source.version, source.spec, fitted_on))
+    text = repr((REVISION, source.name, source.version, source.spec, fitted_on))
     features, batches = kept.get(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), make)
     return Dataset(
         name=source.name,

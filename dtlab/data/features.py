@@ -5,8 +5,9 @@ The contract, per kind of column:
 - ``categorical``: the values seen in the training rows, most frequent first. Index 0 is *missing* (null,
   NaN), index 1 is *unseen* (or seen fewer than ``min_count`` times), known values start at 2. Values are
   compared by their text, so that int32, int64 and string columns of the same values agree. Timestamps,
-  dates, decimals and booleans are compared by value, whatever their unit or scale (``kinds.py``). A float
-  column with nulls (what pandas makes of integers with nulls) is read as integers.
+  dates, decimals and booleans are compared by value, whatever their unit or scale; a type that cannot mean
+  the same as that of the training rows is refused (``kinds.py``). A whole number is spelled alike in an
+  integer, float or decimal column (``spelling.py``; pandas makes floats of integers with nulls).
 - ``bucketed``: a number cut at quantiles of the training rows and used as a category.
 - ``hashed``: the value's hash modulo ``hash_buckets``; 0 is missing, 1 stays empty. Hashes are stable over
   processes and machines.
@@ -41,6 +42,8 @@ MISSING = 0
 UNSEEN = 1
 FIRST = 2
 FORMAT = "dtlab-features-1"
+REVISION = (FORMAT, 2)
+"""Part of the key of what is kept on disk: count it up when ``fit`` or ``transform`` gives something else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +115,7 @@ class Features:
     vocabularies: dict[str, list[str]]
     edges: dict[str, list[float]]
     scales: dict[str, list[float]]  # [mean, deviation, 1.0 if training rows had missing values]
-    types: dict[str, str] = field(default_factory=dict)  # of columns whose values have several spellings
+    types: dict[str, str] = field(default_factory=dict)  # of categorical and hashed columns, see kinds.py
     _index: dict[str, dict[str, int]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -167,13 +170,14 @@ class Features:
         columns.require(table, spec.inputs())
         categories: list[np.ndarray] = []
         for name in spec.categorical:
-            codes, values = columns.encode(table, name, like=self.types.get(name))
+            codes, values = columns.encode(table, name, like=self._type(name))
             known = self._lookup(name)
             # One look-up per distinct value; the last entry serves code -1, which is null.
             index = np.array([*(known.get(value, UNSEEN) for value in values), MISSING], dtype=np.int32)
             categories.append(index[codes])
         numbers = {
-            name: columns.numbers(table, name) for name in dict.fromkeys((*spec.bucketed, *spec.numeric))
+            name: columns.numbers(table, name, is_trained=True)
+            for name in dict.fromkeys((*spec.bucketed, *spec.numeric))
         }
         for name in spec.bucketed:
             x = numbers[name]
@@ -199,6 +203,13 @@ class Features:
         if labels and spec.label is not None and spec.label in table.column_names:
             arrays["labels"] = columns.labels(table, spec.label)
         return arrays
+
+    def _type(self, name: str) -> str | None:
+        """The type of a categorical column; features of older versions do not say that it was a number."""
+        if name not in self.types and self.vocabularies[name]:
+            digits = (value.removeprefix("-") for value in self.vocabularies[name])
+            return kinds.NUMBER if all(value.isdecimal() for value in digits) else None
+        return self.types.get(name)
 
     def _lookup(self, name: str) -> dict[str, int]:
         if name not in self._index:
@@ -237,7 +248,7 @@ class Features:
             return fitted
         except UserError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise UserError(
                 f"not a text written by Features.to_json ({type(error).__name__}: {error})"
             ) from None

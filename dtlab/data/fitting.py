@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from dtlab.data import columns, kinds
-from dtlab.errors import UserError
+from dtlab.errors import DtlabWarning, UserError
 
 if TYPE_CHECKING:
     from dtlab.data.features import FeatureSpec
@@ -93,7 +94,7 @@ class Fitting:
             if text is not None:
                 self._types.setdefault(name, text)
         for name, counts in self._counts.items():
-            codes, values = columns.encode(table, name, strict=True)
+            codes, values = columns.encode(table, name, strict=True, like=self._types.get(name))
             found = np.bincount(codes[codes >= 0], minlength=len(values))
             for value, number in zip(values, found.tolist(), strict=True):
                 counts[value] += number
@@ -115,6 +116,7 @@ class Fitting:
         for name, counts in self._counts.items():
             kept = [(-n, value) for value, n in counts.items() if n >= spec.min_count]
             vocabularies[name] = [value for _, value in sorted(kept)]
+            _warn_of_one_off_values(name, len(counts), counts.total())
         inner = np.linspace(0, 1, spec.num_buckets + 1)[1:-1]
         edges: dict[str, list[float]] = {}
         for name, parts in self._values.items():
@@ -122,6 +124,18 @@ class Fitting:
             edges[name] = np.unique(np.quantile(known, inner)).tolist() if len(known) else []
         scales = {name: _scale(name, m) for name, m in self._moments.items()}
         return vocabularies, edges, scales, self._types
+
+
+def _warn_of_one_off_values(name: str, different: int, known: int) -> None:
+    """Say that a vocabulary is of no use: later rows will hold other values."""
+    if known >= 500 and different > 0.95 * known:
+        warnings.warn(
+            f"column {name!r} has {different:,} different values in {known:,} training rows: as a category "
+            "it says nothing about other rows; leave it out, name it under numeric or hashed, or make "
+            "columns of it first (of a time: hour, weekday)",
+            DtlabWarning,
+            stacklevel=2,
+        )
 
 
 def _scale(name: str, moments: Moments) -> list[float]:

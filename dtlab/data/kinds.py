@@ -1,8 +1,9 @@
-"""Column types whose values have several spellings: a category is compared by value, not by unit or scale.
+"""Types of category columns: a value is the same value, whatever the type, unit or scale of its column.
 
 A timestamp of seconds and one of microseconds, 1.5 and 1.50, a date and its midnight are written differently
-and mean the same. The type of such a column in the training rows travels with the features; a column of
-another type is cast to it where no value changes, and refused by name where one would.
+and mean the same. The type of such a column in the training rows travels with the features (of a number or a
+text only that it is one); a column of another type is cast to it where no value changes, and refused by name
+where one would, or where the two types cannot mean the same.
 """
 
 from __future__ import annotations
@@ -13,23 +14,47 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from dtlab.data.spelling import decimal_as_number
 from dtlab.errors import UserError
 
-__all__ = ["conform", "read", "written"]
+__all__ = ["NUMBER", "TEXT", "conform", "is_category", "is_text", "read", "require", "written"]
 
+NUMBER, TEXT = "number", "text"
 _TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, tz=(.+))?\]")
 _DECIMAL = re.compile(r"decimal(?:32|64|128|256)\((\d+), (-?\d+)\)")
-_SIMPLE = {"date32[day]": pa.date32(), "date64[ms]": pa.date64(), "bool": pa.bool_()}
+_SIMPLE = {
+    "date32[day]": pa.date32(), "date64[ms]": pa.date64(), "bool": pa.bool_(),
+    NUMBER: pa.float64(), TEXT: pa.string(),
+}  # fmt: skip
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of this type are text."""
+    return pt.is_string(kind) or pt.is_large_string(kind) or str(kind) == "string_view"
+
+
+def _is_typed(kind: pa.DataType) -> bool:
+    return pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_decimal(kind) or pt.is_boolean(kind)
+
+
+def _is_plain_number(kind: pa.DataType) -> bool:
+    return pt.is_integer(kind) or pt.is_floating(kind)
+
+
+def is_category(kind: pa.DataType) -> bool:
+    """Whether values of this type can be categories; a column of nulls can."""
+    return is_text(kind) or _is_plain_number(kind) or _is_typed(kind) or pt.is_null(kind)
 
 
 def written(kind: pa.DataType) -> str | None:
-    """The type as text, None for one whose values have one spelling.
+    """The type as text, "number" for integers and floats, "text"; None for a column of nulls and for lists.
 
-    >>> written(pa.timestamp("ms")), written(pa.int64())
-    ('timestamp[ms]', None)
+    >>> written(pa.timestamp("ms")), written(pa.int8()), written(pa.null())
+    ('timestamp[ms]', 'number', None)
     """
-    fits = pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_decimal(kind) or pt.is_boolean(kind)
-    return str(kind) if fits else None
+    if _is_typed(kind):
+        return str(kind)
+    return NUMBER if _is_plain_number(kind) else TEXT if is_text(kind) else None
 
 
 def read(text: str) -> pa.DataType:
@@ -50,29 +75,42 @@ def read(text: str) -> pa.DataType:
     raise UserError(f"column type {text!r} is not one that features can have")
 
 
-def conform(array: pa.Array, text: str, name: str) -> pa.Array:
-    """The values of column ``name`` in the type of the training rows.
+def require(kind: pa.DataType, name: str, text: str | None) -> None:
+    """Raise UserError where a column of type ``kind`` cannot be a category, or not one of type ``text``."""
+    if text is None and not is_category(kind):
+        raise UserError(
+            f"column {name!r} is {kind}, which cannot be a category: use text, integers or booleans"
+        )
+    if text is not None and not _comparable(kind, text):
+        raise UserError(
+            f"column {name!r} is {kind}, and the model was trained on {text}: give it in that type"
+        )
+
+
+def conform(values: pa.Array, text: str, name: str) -> pa.Array:
+    """Values of column ``name``, of a type that ``require`` lets pass, in the type of the training rows.
 
     Text stays as it is, and is compared as it is written.
 
     Raises:
-        UserError: the column is of a type that cannot mean the same, or a value would change.
+        UserError: a value would change.
     """
-    kind, given = read(text), array.type
-    if given == kind or pt.is_null(given):
-        return array
-    if pt.is_floating(given):
-        array = pc.if_else(pc.is_finite(array), array, pa.scalar(None, given))
-    if pt.is_string(given) or pt.is_large_string(given) or str(given) == "string_view":
-        return array
-    if not _comparable(given, kind):
-        raise UserError(
-            f"column {name!r} is {given}, and the model was trained on {text}: give it in that type"
-        )
+    given = values.type
+    if pt.is_null(given) or is_text(given) or text == TEXT:
+        return values
+    if text == NUMBER:
+        if pt.is_decimal(given):
+            return pa.array([decimal_as_number(value) for value in values.to_pylist()], pa.string())
+        return pc.cast(values, pa.int8()) if pt.is_boolean(given) else values
+    kind = read(text)
+    if given == kind:
+        return values
     try:
-        cast = pc.cast(array, kind)
-        is_same = pc.all(pc.equal(pc.cast(cast, given), array)).as_py()
-    except pa.ArrowInvalid:
+        if pt.is_boolean(kind) and pt.is_decimal(given):  # Arrow knows no such cast
+            values, given = pc.cast(values, pa.int64()), pa.int64()
+        cast = pc.cast(values, kind)
+        is_same = pc.all(pc.equal(pc.cast(cast, given), values)).as_py()
+    except pa.ArrowException:
         is_same = False
     if is_same is False:
         raise UserError(
@@ -82,11 +120,18 @@ def conform(array: pa.Array, text: str, name: str) -> pa.Array:
     return cast
 
 
-def _comparable(given: pa.DataType, kind: pa.DataType) -> bool:
+def _comparable(given: pa.DataType, text: str) -> bool:
+    if pt.is_null(given) or is_text(given):
+        return True
+    if text == TEXT:
+        return _is_plain_number(given)
+    numbers = _is_plain_number(given) or pt.is_decimal(given)
+    if text == NUMBER:
+        return numbers or pt.is_boolean(given)
+    kind = read(text)
     if pt.is_timestamp(kind) and pt.is_timestamp(given):
         return (kind.tz is None) == (given.tz is None)
     if pt.is_timestamp(kind) or pt.is_date(kind):
         without_zone = all(t.tz is None for t in (kind, given) if pt.is_timestamp(t))
         return without_zone and (pt.is_date(given) or pt.is_timestamp(given))
-    numbers = pt.is_integer(given) or pt.is_floating(given) or pt.is_decimal(given)
-    return numbers  # for decimals and booleans
+    return numbers or given == kind  # for decimals and booleans

@@ -30,6 +30,7 @@ from dtlab.data import columns
 from dtlab.data.config import DataConfig
 from dtlab.data.features import FeatureSpec
 from dtlab.data.prepare import file_digest
+from dtlab.data.shards import UNREADABLE
 from dtlab.data.source import SPLITS, Source
 from dtlab.errors import UserError
 
@@ -98,9 +99,11 @@ def footer(path: Path, field: str) -> pa.Schema:
         if path.stat().st_size == 0:
             raise UserError(f"{field}: {path} is empty (0 bytes), not a Parquet file")
         return pq.read_schema(path)
-    except pa.ArrowInvalid:
-        raise UserError(f"{field}: {path} is not a Parquet file, or is damaged; write it again") from None
-    except OSError as error:
+    except UserError:
+        raise
+    except UNREADABLE as error:
+        if not isinstance(error, OSError) or error.errno is None:
+            raise UserError(f"{field}: {path} is not a Parquet file, or is damaged; write it again") from None
         raise UserError(f"{field}: cannot read {path}: {error.strerror or error}; check its rights") from None
 
 
@@ -118,10 +121,10 @@ def _read(paths: Sequence[Path], wanted: pa.Schema, field: str) -> pa.Table:
     for path in paths:
         try:
             part = pq.read_table(path, columns=wanted.names, partitioning=None)
-        except (pa.ArrowInvalid, OSError) as error:
-            reason = str(error).splitlines()[0]
+            parts.append(part.select(wanted.names).cast(wanted))
+        except UNREADABLE as error:
+            reason = columns.first_line(error)
             raise UserError(f"{field}: cannot read {path}, which seems damaged: {reason}") from None
-        parts.append(part.select(wanted.names).cast(wanted))
     table = pa.concat_tables(parts)
     require_rows(table.num_rows, paths, field)
     return table
@@ -223,7 +226,13 @@ def split_codes(table: pa.Table, ids: np.ndarray, config: DataConfig) -> np.ndar
         test = ~validation & (share < config.validation_fraction + config.test_fraction)
         codes[validation], codes[test] = SPLITS.index("validation"), SPLITS.index("test")
         return codes
-    values = pc.cast(columns.plain(table, config.split), pa.string())
+    column = columns.plain(table, config.split)
+    try:
+        values = pc.cast(column, pa.string())
+    except pa.ArrowException:
+        raise UserError(
+            f"the split column {config.split!r} is {column.type}: its values must be {', '.join(SPLITS)}"
+        ) from None
     known = np.zeros(table.num_rows, dtype=bool)
     for code, split in enumerate(SPLITS):
         mask = pc.fill_null(pc.equal(values, split), False).to_numpy(zero_copy_only=False)

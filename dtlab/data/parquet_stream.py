@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
-from dtlab.data import parquet
+from dtlab.data import cache_entries, parquet
 from dtlab.data.batch import Batch
 from dtlab.data.cache import Cache
-from dtlab.data.features import FORMAT, Features
+from dtlab.data.features import REVISION, Features
 from dtlab.data.row_group_reader import ReadCounts, RowGroupReader, Stamps
 from dtlab.data.selection import Selection
 from dtlab.data.stream import BlockStream, StreamSampler
@@ -93,7 +93,9 @@ class ParquetStream(BlockStream):
         self.table: Batch | None = None
         """The columns of all rows, mapped or in memory, when there is a cache."""
         if cache is not None and cache.kind != "none":
-            self.table = cache.columns(self._key(cache), len(self), self._all)
+            key = self._key(cache)
+            self.table = cache.columns(key, len(self), self._all)
+            self._place = cache.place(key)
 
     def __len__(self) -> int:
         """Rows of the table, or those of ``rows``."""
@@ -153,7 +155,10 @@ class ParquetStream(BlockStream):
 
     def _rows(self, rows: np.ndarray) -> Batch:
         if self.table is not None:
-            return self.table.take(rows)
+            batch = self.table.take(rows)
+            if not cache_entries.is_within(batch, self.features):  # what is mapped was not looked at before
+                raise UserError(f"the kept columns in {self._place} are damaged: delete that folder")
+            return batch
         order = np.argsort(rows)
         ascending = rows[order]
         back = np.empty_like(order)
@@ -179,7 +184,7 @@ class ParquetStream(BlockStream):
     def _key(self, cache: Cache) -> str:
         selection = self.reader.selection
         content = cache.digest(self.paths) if selection is None else selection.key
-        text = repr((FORMAT, "stream", content, self.features.to_json(), self._label))
+        text = repr((REVISION, "stream", content, self.features.to_json(), self._label))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -211,4 +216,9 @@ def rows_to_score(
             )
         features = dataclasses.replace(features, spec=dataclasses.replace(spec, id=parquet.ROW))
     alone: dict[str, Any] = {"shuffle": False, "rank": 0, "world_size": 1}
-    return ParquetStream(paths, features, batch, window=1, labels=False, field=field, **alone)
+    rows = ParquetStream(paths, features, batch, window=1, labels=False, field=field, **alone)
+    try:
+        features.transform(rows.reader.schema.empty_table(), labels=False)
+    except UserError as error:
+        raise UserError(f"{field}: {paths[0]}: {error}") from None
+    return rows

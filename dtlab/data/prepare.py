@@ -19,19 +19,21 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dtlab.errors import UserError
 
+T = TypeVar("T")
 MANIFEST = "manifest.json"
 # Errors that speak of the place: another one helps.
 _PLACE = (
     errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS,
-    errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EFBIG,
 )  # fmt: skip
 
 
@@ -42,7 +44,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         for name, size in manifest["files"].items():
             if (folder / name).stat().st_size != size:
                 return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return manifest
 
@@ -88,11 +90,37 @@ def prepare(
             manifest = _usable(folder, usable)  # another process may have built it while this one waited
             return manifest if manifest is not None else _build(folder, build)
     except OSError as error:
-        if error.errno in _PLACE:
+        took_no_more = "requested and" in str(error)  # NumPy's words for a short write, without a number
+        if took_no_more or error.errno in _PLACE:
+            limited = took_no_more or error.errno == errno.EFBIG
+            way = "free space, raise the limit of file sizes (ulimit -f), or " if limited else ""
             raise UserError(
-                f"cannot prepare data in {folder}: {error.strerror}; choose another data.root"
+                f"cannot prepare data in {folder}: {error.strerror or error}; {way}choose another data.root"
             ) from error
         raise
+
+
+def load_prepared(
+    folder: Path, build: Callable[[Path], dict[str, Any]], load: Callable[[dict[str, Any]], T | None]
+) -> T:
+    """As ``prepare``, and return what ``load(manifest)`` makes of the folder.
+
+    ``load`` gives None for a folder that is complete by its manifest and yet does not hold what ``build``
+    writes (a damaged disk, somebody's hand): it is discarded and built anew. Raises UserError, which names
+    the folder, when that does not help.
+    """
+
+    def marked(path: Path) -> dict[str, Any]:
+        # The token tells two folders of one content apart: nobody discards another's good one.
+        return {**build(path), "token": uuid.uuid4().hex}
+
+    for _ in range(3):
+        manifest = prepare(folder, marked)
+        found = load(manifest)
+        if found is not None:
+            return found
+        discard(folder, manifest)
+    raise UserError(f"the folder {folder} is damaged and could not be made again: delete it")
 
 
 def _usable(folder: Path, usable: Callable[[dict[str, Any]], bool] | None) -> dict[str, Any] | None:
@@ -165,4 +193,9 @@ def kept_digest(paths: list[Path], folder: Path) -> str:
     stats = [(str(path.resolve()), path.stat()) for path in paths]
     seen = [(name, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats]
     place = folder / hashlib.blake2b(repr(seen).encode(), digest_size=8).hexdigest()
-    return str(prepare(place, lambda _: {"digest": file_digest(paths)})["digest"])
+    return load_prepared(place, lambda _: {"digest": file_digest(paths)}, _digest_in)
+
+
+def _digest_in(manifest: dict[str, Any]) -> str | None:
+    found = manifest.get("digest")
+    return found if isinstance(found, str) and re.fullmatch("[0-9a-f]{16}", found) else None

@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dtlab.data import parquet
+from dtlab.data.columns import first_line
 from dtlab.data.selection import Selection
-from dtlab.data.shards import RowGroup, groups_of
+from dtlab.data.shards import UNREADABLE, RowGroup, groups_of
 from dtlab.errors import UserError
 
 Stamps = Mapping[Path, tuple[int, int]]
@@ -159,9 +160,10 @@ class RowGroupReader:
         try:
             # One thread: the ranks and workers beside this reader share the cores.
             table = file.read_row_group(group.index, columns=self.schema.names, use_threads=False)
-        except (pa.ArrowInvalid, OSError, IndexError, KeyError) as error:
+            table = table.select(self.schema.names).cast(self.schema)
+        except UNREADABLE as error:
             self._require_unchanged(group.path)
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise UserError(
                 f"cannot read row group {group.index} of {group.path}, which seems damaged: {reason}"
             ) from None
@@ -174,7 +176,7 @@ class RowGroupReader:
             wanted = self.selection.places(group.first_row, group.rows)[wanted]
         if len(wanted) < group.rows:
             table = table.take(wanted)
-        return table.select(self.schema.names).cast(self.schema)
+        return table
 
     def _require_unchanged(self, path: Path) -> None:
         # Looked at after reading: a file that is replaced later gave the rows of before.
@@ -198,13 +200,13 @@ def _changed(path: Path) -> UserError:
 
 
 def _gone(path: Path, error: Exception) -> UserError:
-    return UserError(f"cannot read {path}: {str(error).splitlines()[0]}; it was there when the run began")
+    return UserError(f"cannot read {path}: {first_line(error)}; it was there when the run began")
 
 
 def _opened(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
+    except UNREADABLE as error:
         if isinstance(error, OSError) and error.errno == errno.EMFILE:
             raise UserError(
                 f"too many open files: {path} cannot be opened, although a stream opens one file at a time; "

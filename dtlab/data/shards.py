@@ -129,18 +129,21 @@ def shard_paths(folder: str | Path, split: str) -> list[Path]:
 
 def row_groups(folder: str | Path, split: str) -> list[RowGroup]:
     """Every row group of a split in row order; reads footers only."""
-    return groups_of(shard_paths(folder, split))
+    return groups_of(shard_paths(folder, split), is_made=True)
 
 
-def groups_of(paths: Sequence[Path]) -> list[RowGroup]:
-    """Every row group of some files in row order; reads footers only, one file after the other."""
+def groups_of(paths: Sequence[Path], *, is_made: bool = False) -> list[RowGroup]:
+    """Every row group of some files in row order; reads footers only, one file after the other.
+
+    ``is_made`` says that dtlab makes these files anew when they are deleted; a user's own are never to go.
+    """
     groups: list[RowGroup] = []
     first = 0
     for path in paths:
-        with _damage_named(path):
+        with _damage_named(path, is_made=is_made):
             footer = pq.read_metadata(path)
-        for index in range(footer.num_row_groups):
-            rows = footer.row_group(index).num_rows
+            held = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+        for index, rows in enumerate(held):
             groups.append(RowGroup(path, index, rows, first))
             first += rows
     return groups
@@ -172,14 +175,16 @@ def read_split(folder: str | Path, split: str, columns: list[str] | None = None)
     return pa.concat_tables(tables)
 
 
+UNREADABLE = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)
+"""What Arrow raises for a damaged file; the ValueError is for names that are not UTF-8."""
+
+
 @contextmanager
-def _damage_named(path: Path) -> Iterator[None]:
-    """A shard that cannot be read is said in one line, with the folder to remove."""
+def _damage_named(path: Path, *, is_made: bool = True) -> Iterator[None]:
+    """A shard that cannot be read is said in one line, with the folder to remove if it is made by dtlab."""
     try:
         yield
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"{path} is damaged or cannot be read ({reason}): delete the folder {path.parent}, and it is "
-            "made again"
-        ) from None
+        way = f"delete the folder {path.parent}, and it is made again" if is_made else "write it again"
+        raise UserError(f"{path} is damaged or cannot be read ({reason}): {way}") from None

@@ -16,15 +16,16 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from dtlab.data import columns, parquet
 from dtlab.data.cache import Cache, CacheCounts
 from dtlab.data.config import DataConfig
-from dtlab.data.features import FORMAT, Features
+from dtlab.data.features import REVISION, Features
 from dtlab.data.parquet_stream import ParquetStream
-from dtlab.data.prepare import kept_digest, prepare
+from dtlab.data.prepare import kept_digest, load_prepared
 from dtlab.data.row_group_reader import RowGroupReader, Stamps, stamps
 from dtlab.data.selection import Selection
 from dtlab.data.source import SPLITS
@@ -125,8 +126,11 @@ def load_stream(config: DataConfig, *, root: str | Path | None = None) -> Stream
     version = found.version(kept_digest(found.paths, place / "streams" / "digests"))
     key = hashlib.blake2b(repr((version, config.label)).encode(), digest_size=8).hexdigest()
     folder = place / "streams" / key
-    prepare(folder, lambda path: _index(found, written, path))
-    rows = _selection(folder, version, ("train",))
+    rows = load_prepared(
+        folder,
+        lambda path: _index(found, written, path),
+        lambda manifest: _whole_index(found, folder, version, manifest),
+    )
     hours = config.cache_max_age_hours
     return StreamDataset(
         named=found,
@@ -173,6 +177,24 @@ def _index(found: parquet.Named, written: Stamps, path: Path) -> dict[str, Any]:
     return {"rows": dict(zip(SPLITS, counts.tolist(), strict=True))}
 
 
+def _whole_index(
+    found: parquet.Named, folder: Path, version: str, manifest: dict[str, Any]
+) -> Selection | None:
+    """The training rows; None for files that are not those of ``_index``."""
+    try:
+        counts = [len(_selection(folder, version, (split,))) for split in SPLITS]
+        rows = _selection(folder, version, ("train",))
+        if counts != [manifest["rows"][split] for split in SPLITS] or sum(counts) != rows.num_stored:
+            return None
+        if found.config.id is not None:
+            ids = np.load(folder / IDS, mmap_mode="r", allow_pickle=False)
+            if ids.dtype != np.int64 or ids.shape != (rows.num_stored,):
+                return None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, BadZipFile):
+        return None
+    return rows
+
+
 def _selection(folder: Path, version: str, splits: tuple[str, ...]) -> Selection:
     codes = tuple(SPLITS.index(split) for split in splits)
     return Selection(folder / CODES, codes, f"{version} {splits}")
@@ -187,7 +209,14 @@ def _features(found: parquet.Named, folder: Path, rows: Selection, written: Stam
         (path / FEATURES).write_text(features.to_json(), "utf-8")
         return {"rows": len(rows)}
 
-    text = repr((FORMAT, rows.key, found.spec))
+    text = repr((REVISION, rows.key, found.spec))
     place = folder.with_name(f"{folder.name}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}")
-    prepare(place, fit)
-    return Features.from_json((place / FEATURES).read_text("utf-8"))
+
+    def load(_: dict[str, Any]) -> Features | None:
+        try:
+            features = Features.from_json((place / FEATURES).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return features if features.spec == found.spec else None
+
+    return load_prepared(place, fit, load)
