@@ -8,6 +8,7 @@ make different calls of these, every rank raises the same error with ranks and s
 
 from __future__ import annotations
 
+import reprlib
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
@@ -59,7 +60,8 @@ def all_agree(flag: Any, rule: str = "all", group: dist.ProcessGroup | None = No
     """Turn local yes/no answers into one answer that is the same on every rank: one tiny message.
 
     Args:
-        flag: a bool, or a list or dict of bools (same length or keys on every rank).
+        flag: a bool (also NumPy's, a tensor with one, or 0 and 1), or a list or dict of bools (same length or
+            keys on every rank).
         rule: ``"all"``: yes when every rank says yes; ``"any"``: yes when at least one does.
         group: process group; default: the current one.
 
@@ -67,7 +69,8 @@ def all_agree(flag: Any, rule: str = "all", group: dist.ProcessGroup | None = No
         A bool, list or dict of bools, like ``flag``.
 
     Raises:
-        UserError: unknown rule; ranks that ask about different things (on every rank).
+        UserError: unknown rule; on every rank: ranks that ask about different things, or something that is
+            no bool, such as the text "no", which counts as true elsewhere in Python.
 
     Example:
         >>> all_agree(True), all_agree({"stop": False, "save": True}, rule="any")
@@ -77,20 +80,41 @@ def all_agree(flag: Any, rule: str = "all", group: dist.ProcessGroup | None = No
         raise UserError(f"rule={rule!r} is not known: use 'all' or 'any'")
     if isinstance(flag, Mapping):
         keys = sorted(flag, key=str)
-        values = [bool(flag[key]) for key in keys]
+        given = [flag[key] for key in keys]
         what = f"flags {keys}"
     elif isinstance(flag, Sequence) and not isinstance(flag, str | bytes):
-        values = [bool(value) for value in flag]
-        what = f"a list of {len(values)} flags"
+        given = list(flag)
+        what = f"a list of {len(given)} flags"
     else:
-        values = [bool(flag)]
+        given = [flag]
         what = "one flag"
-    if world_size(group) > 1:
-        values = _agree(values, f"{what}, rule {rule!r}", rule, group)
+    values = [_as_bool(value) for value in given]
+    wrong = next((g for g, value in zip(given, values, strict=True) if value is None), None)
+    is_wrong = None in values
+    if is_wrong:
+        what = f"a {type(wrong).__name__}, which is no bool"
+    answers = [value is True for value in values]
+    if world_size(group) > 1:  # also with something wrong: no rank may wait for one that stopped here
+        answers = _agree(answers, f"{what}, rule {rule!r}", rule, group)
+    if is_wrong:
+        raise UserError(
+            f"flag = {reprlib.repr(flag)}: {what}; give a bool, or a list or dict of bools, for example "
+            "flag == 'yes'"
+        )
     if isinstance(flag, Mapping):
-        answers = dict(zip(keys, values, strict=True))
-        return {key: answers[key] for key in flag}
-    return values if isinstance(flag, Sequence) else values[0]
+        named = dict(zip(keys, answers, strict=True))
+        return {key: named[key] for key in flag}
+    return answers if isinstance(flag, Sequence) else answers[0]
+
+
+def _as_bool(value: Any) -> bool | None:
+    """A yes or no; None for what is neither."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return bool(value) if value in (0, 1) else None
+    kind, count = str(getattr(value, "dtype", "")), getattr(value, "numel", lambda: getattr(value, "size", 0))
+    return bool(value) if kind in ("bool", "torch.bool") and count() == 1 else None
 
 
 def _agree(values: list[bool], what: str, rule: str, group: dist.ProcessGroup | None) -> list[bool]:

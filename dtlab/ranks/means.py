@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,28 +35,29 @@ def mean(x: Any, weight: float | None = None, group: dist.ProcessGroup | None = 
         over these. NaN where all weights are 0.
 
     Raises:
-        UserError: a negative or non-finite weight, or something that is no number; on every rank: the ranks
-            bring different shapes, dtypes or kinds, or only some of them a weight.
+        UserError: on every rank: a negative or non-finite weight, something that is no number (a text that
+            reads like one is none), different shapes, dtypes or kinds, or a weight on some ranks only.
 
     Example:
         >>> mean(0.5), mean({"loss": 2.0}, weight=10)
         (0.5, {'loss': 2.0})
     """
-    if weight is not None and not 0 <= float(weight) < float("inf"):
-        raise UserError(
-            f"weight={weight} must be a finite number that is not negative: give the sample count"
-        )
+    if weight is not None:
+        known = _number(weight)
+        if known is None or not 0 <= known < float("inf"):
+            fix = f"weight={weight!r} must be a finite number that is not negative: give the sample count"
+            raise _refused(fix, f"a value with the weight {weight!r}", group)
+        weight = known
     if isinstance(x, Mapping):
         return _mean_dict(x, weight, group)
     if isinstance(x, Tensor):
         return _mean_tensor(x, weight, group)
-    try:
-        value = float(x)
-    except (TypeError, ValueError, OverflowError):
-        raise UserError(
-            f"mean takes a number, a tensor or a dict of numbers, not {type(x).__name__}"
-        ) from None
-    share = 1.0 if weight is None else float(weight)
+    value = _number(x)
+    if value is None:
+        kind = type(x).__name__
+        fix = f"mean takes a number, a tensor or a dict of numbers, not {kind}: {reprlib.repr(x)}"
+        raise _refused(fix, f"a {kind}", group)
+    share = 1.0 if weight is None else weight
     value = value * share if share else 0.0
     both = [(value, share)]
     if world_size(group) > 1:
@@ -64,6 +66,23 @@ def mean(x: Any, weight: float | None = None, group: dist.ProcessGroup | None = 
         both = [(wire.float_of(h.body[0]), wire.float_of(h.body[1])) for h in headers]
     weights = sum(share for _, share in both)
     return sum(value for value, _ in both) / weights if weights else float("nan")
+
+
+def _number(x: Any) -> float | None:
+    """A float; None for what is no number, "3" included."""
+    if isinstance(x, str | bytes | bytearray) or getattr(getattr(x, "dtype", None), "kind", "") in ("U", "S"):
+        return None
+    try:
+        return float(x)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor of several numbers
+        return None
+
+
+def _refused(fix: str, what: str, group: dist.ProcessGroup | None) -> UserError:
+    """The error of this rank; where other ranks bring something good, all raise that they differ."""
+    if world_size(group) > 1:
+        _compare_means(Header(), what, None, group)
+    return UserError(fix)
 
 
 def _compare_means(
@@ -114,11 +133,13 @@ def _can_send(x: Tensor, group: dist.ProcessGroup | None) -> bool:
 def _mean_dict(
     x: Mapping[Any, Any], weight: float | None, group: dist.ProcessGroup | None
 ) -> dict[Any, float]:
-    try:
-        own = {key: float(value) for key, value in x.items()}
-    except (TypeError, ValueError, OverflowError):
-        bad = next(key for key, value in x.items() if not _is_number(value))
-        raise UserError(f"mean of a dict takes numbers: {bad!r} is {type(x[bad]).__name__}") from None
+    own: dict[Any, float] = {}
+    for key, value in x.items():
+        number = _number(value)
+        if number is None:
+            kind = type(value).__name__
+            raise _refused(f"mean of a dict takes numbers: {key!r} is {kind}", f"a dict with a {kind}", group)
+        own[key] = number
     share = 1.0 if weight is None else float(weight)
     everybody = [(own, share)]
     if world_size(group) > 1:
@@ -135,11 +156,3 @@ def _mean_dict(
             totals[key] = totals.get(key, 0.0) + (value * their_share if their_share else 0.0)
             weights[key] = weights.get(key, 0.0) + their_share
     return {key: totals[key] / weights[key] if weights[key] else float("nan") for key in totals}
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -93,6 +94,20 @@ def what_does_not_fit_together(w):
     yield lambda: w.all_agree({"stop": True} if r else [True, False]), ["flags ['stop']", "a list of 2 flags"]
     yield lambda: w.all_agree(True, rule=["all", "any"][r]), ["rule 'all'", "rule 'any'"]
     yield lambda: w.mean(1.0) if r else w.gather("x"), ["rank 0: gather of str", "rank 1: mean of a number"]
+    yield (
+        lambda: w.all_agree("no" if r else True),
+        ["rank 0: all_agree of one flag", "rank 1", "a str, which"],
+    )
+    yield (
+        lambda: w.all_agree([True, None if r else True]),
+        ["a list of 2 flags", "a NoneType, which is no bool"],
+    )
+    yield lambda: w.mean("3" if r else 3), ["rank 0: mean of a number", "rank 1: mean of a str"]
+    yield (
+        lambda: w.mean({"loss": "3" if r else 3}),
+        ["rank 0: mean of a dict", "rank 1: mean of a dict with a str"],
+    )
+    yield lambda: w.mean(1.0, weight="3" if r else 3), ["rank 0: mean of a number with a weight", "'3'"]
 
 
 def told_of_what_does_not_fit():
@@ -120,9 +135,49 @@ def test_unlike_shapes_types_and_calls_are_one_error_on_every_rank_and_the_group
     zero, one = dtlab.launch(told_of_what_does_not_fit, 2, timeout=60)
     assert zero == one
     told, fine = zero
-    assert len(told) == 12
+    assert len(told) == 17
     assert all("different things" in line and "is not in" not in line for line in told), told
     assert fine == ([0.5], [0.5 + 1j, 1.5j], (0, 4), [[True, True], [False, True]])
+
+
+@pytest.mark.parametrize(
+    "flag", ["no", b"", None, 2, 0.0, [True, "no"], {"stop": "no"}, {True}, torch.ones(2) > 0]
+)
+def test_a_flag_that_is_no_bool_is_not_taken_for_true(flag):
+    with pytest.raises(dtlab.UserError, match=r"which is no bool; give a bool"):
+        dtlab.all_agree(flag)
+
+
+def test_bools_of_other_libraries_are_flags():
+    assert dtlab.all_agree([np.bool_(True), torch.tensor(False), 1, 0]) == [True, False, True, False]
+    assert dtlab.all_agree(torch.tensor(1.0).isfinite()) is True
+
+
+@pytest.mark.parametrize(
+    ("x", "weight"), [("3", None), (b"3", None), (np.str_("3"), None), ({"loss": "3"}, None), (1.0, "3")]
+)
+def test_text_that_reads_like_a_number_has_no_mean(x, weight):
+    with pytest.raises(dtlab.UserError, match=r"str|bytes|weight='3'"):
+        dtlab.mean(x, weight)
+
+
+def text_on_every_rank():
+    told = []
+    with dtlab.world() as w:
+        for call in (lambda: w.all_agree("no"), lambda: w.mean("3"), lambda: w.mean({"loss": "3"})):
+            try:
+                told.append(f"no error, but {call()}")
+            except dtlab.UserError as error:
+                told.append(str(error))
+        return told, w.all_agree(True)
+
+
+def test_text_on_every_rank_is_named_and_the_group_goes_on():
+    for told, after in dtlab.launch(text_on_every_rank, 2, timeout=60):
+        assert after is True
+        assert "flag = 'no': a str" in told[0]
+        assert "not str: '3'" in told[1]
+        assert "'loss' is str" in told[2]
 
 
 def log_three_steps():
