@@ -19,7 +19,7 @@ import numpy as np
 from dtlab.cost.scaling import Bound, classify_step
 from dtlab.diagnose.checks import OK, WARN, Line
 from dtlab.diagnose.step_profile import PARTS, StepProfile
-from dtlab.diagnose.utilisation import LOW_BUSY_SHARE, busy_share
+from dtlab.diagnose.utilisation import COMMUNICATION_LIMIT, WAIT_LIMIT, busy_share
 from dtlab.errors import UserError
 
 __all__ = ["Advice", "BoundVerdict", "bound_verdict"]
@@ -35,6 +35,8 @@ class Advice:
 
     what: str
     most: float
+    part: str = "compute"
+    """What it shortens: "data", "communication" or "compute"."""
 
     def __str__(self) -> str:
         return f"{self.what} (at most {self.most:.2f}x)"
@@ -63,14 +65,21 @@ class BoundVerdict:
         return busy_share(self.seconds["data"] / total, self.seconds["communication"] / total)
 
     def lines(self) -> list[Line]:
-        """One line for the verdict, OK when the step computes for most of its time, and one for each note."""
+        """One line for the verdict, OK when computing takes longest, and one for each note.
+
+        Whether the ranks compute for long enough is what the line of the busy share says.
+        """
         total = sum(self.seconds.values())
         shares = ", ".join(f"{name} {value / total:.0%}" for name, value in self.seconds.items())
-        is_fine = self.bound == "compute-bound" and self.busy_share >= LOW_BUSY_SHARE
+        is_fine = self.bound == "compute-bound"
         tries = "; then ".join(map(str, self.advice[:3]))
         value = f"{self.bound}: {shares}" + (f"; next: {tries}" if is_fine and tries else "")
         first = Line(OK if is_fine else WARN, "bound", value, "" if is_fine else tries)
         return [first, *(Line(WARN, "steps", note, "look there first") for note in self.notes)]
+
+    def remedies(self, part: str) -> str:
+        """What to try against the time of one part, in the order of ``advice``."""
+        return "; then ".join(str(advice) for advice in self.advice if advice.part == part)
 
     def __str__(self) -> str:
         total = sum(self.seconds.values())
@@ -126,14 +135,16 @@ def _advice(medians: dict[str, float], bound: Bound, about: StepProfile) -> list
         return step / max(step - seconds, step / 1000)
 
     tries = [
-        Advice("keep prepared rows in memory or on the local disk (data.cache)", without(data)),
+        Advice("keep prepared rows in memory or on the local disk (data.cache)", without(data), "data"),
         Advice(
             "read ahead beside the step (run.prefetch, loader workers)",
             without(min(data, step - data)),
+            "data",
         ),
         Advice(
             "one sync for twice the samples: a larger batch per rank, or micro-batches in no_sync()",
             without(communication / 2),
+            "communication",
         ),
     ]
     if on_cuda:  # on a CPU the ranks compute and communicate on the same cores
@@ -141,6 +152,7 @@ def _advice(medians: dict[str, float], bound: Bound, about: StepProfile) -> list
             Advice(
                 "let more communication hide behind backward: smaller buckets (bucket_mb)",
                 without(min(communication, backward)),
+                "communication",
             ),
             Advice(
                 "compute in bf16 or fp16 (precision.name)",
@@ -151,11 +163,17 @@ def _advice(medians: dict[str, float], bound: Bound, about: StepProfile) -> list
         Advice("update less often: a larger global batch", without(medians["optimizer"] / 2)),
         Advice("read losses, log and save less often in the loop", without(medians["other"])),
     ]
-    if bound == "compute-bound" and (data + communication) <= (1 - LOW_BUSY_SHARE) * step:
+    # While those there are wait, more ranks would wait as well.
+    is_busy = data <= WAIT_LIMIT * step and communication <= COMMUNICATION_LIMIT * step
+    if bound == "compute-bound" and is_busy:
         tries.append(Advice("twice the ranks: at best for the same dollars per sample", 2.0))
     elif size > 1 and bound == "communication-bound":
         tries.append(
-            Advice(f"one rank instead of {size}: it waits for nobody", without(communication) / size)
+            Advice(
+                f"one rank instead of {size}: it waits for nobody",
+                without(communication) / size,
+                "communication",
+            )
         )
     found = [advice for advice in tries if advice.most >= _LEAST_GAIN]
     return sorted(found, key=lambda advice: -advice.most)

@@ -13,13 +13,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dtlab.errors import UserError
+from dtlab.errors import UserError, one_line
 
 __all__ = ["Event", "RunRecord", "read_record"]
 
 NAME = "record.jsonl"
 _STARTS = ("start", "resume")
 _MOST_BYTES = 2**28
+_GIVE = "give a run's folder or its record.jsonl"
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,7 @@ class Event:
         found = self.value(*keys)
         if not isinstance(found, str) or not found.strip():
             return None
-        line = " ".join(found.split())[:300]
-        # Somebody else may have written the file: nothing of it steers the terminal.
-        return "".join(letter if letter.isprintable() else "?" for letter in line)
+        return one_line(found)  # somebody else may have written the file
 
     def value(self, *keys: str) -> Any:
         found: Any = self.values
@@ -96,16 +95,14 @@ def read_record(path: Path) -> RunRecord:
     try:
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise UserError(
-                f"run = {str(file)!r}: neither a file nor a folder; give the record.jsonl of a run"
-            )
+            raise UserError(f"run = {str(file)!r}: neither a file nor a folder; {_GIVE}")
         if about.st_size > _MOST_BYTES:
             raise UserError(f"run = {str(file)!r}: more than 256 MiB; give the record.jsonl of one run")
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise UserError(f"run = {str(file)!r}: {error.strerror}; give the record.jsonl of a run") from None
+        raise UserError(f"run = {str(file)!r}: {error.strerror}; {_GIVE}") from None
     except UnicodeDecodeError:
-        raise UserError(f"run = {str(file)!r}: not text; give the record.jsonl of a run") from None
+        raise UserError(f"run = {str(file)!r}: not text; {_GIVE}") from None
     lines = text.split("\n")
     is_whole = lines[-1] == ""
     if is_whole:
@@ -132,7 +129,7 @@ def _file_in(path: Path) -> Path:
         runs = [each.parent for each in path.glob(f"*/{NAME}")]
         newest = max(runs, key=lambda each: (each / NAME).stat().st_mtime, default=None)
     except OSError as error:
-        raise UserError(f"run = {str(path)!r}: {error.strerror}; give the record.jsonl of a run") from None
+        raise UserError(f"run = {str(path)!r}: {error.strerror}; {_GIVE}") from None
     if newest is None:
         raise UserError(f"run = {str(path)!r}: no {NAME} in it; give the folder that dtlab train named")
     raise UserError(
@@ -153,10 +150,10 @@ def _event(file: Path, number: int, line: str, *, is_first: bool) -> Event:
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
-        raise UserError(f"{where} is no JSON; give the record.jsonl of a run") from None
+        raise UserError(f"{where} is no JSON; {_GIVE}") from None
     kind = values.get("event") if isinstance(values, dict) else None
     if not isinstance(kind, str):
-        raise UserError(f"{where} is JSON, but no event of a run record; give the record.jsonl of a run")
+        raise UserError(f"{where} is JSON, but no event of a run record; {_GIVE}")
     if is_first and (kind not in _STARTS or not isinstance(values.get("config"), dict)):
         raise UserError(f"{where} is not the start of a run; give a whole record.jsonl")
     return Event(kind, values)

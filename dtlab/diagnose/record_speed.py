@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from dtlab.diagnose.bound import bound_verdict
 from dtlab.diagnose.checks import OK, WARN, Line
+from dtlab.diagnose.digits import percent_beside
 from dtlab.diagnose.record_file import RunRecord
 from dtlab.diagnose.step_profile import StepProfile
-from dtlab.diagnose.utilisation import utilisation_lines
+from dtlab.diagnose.utilisation import COMMUNICATION_LIMIT, WAIT_LIMIT, utilisation_lines
 
 __all__ = ["memory", "speed"]
 
-WAIT_LIMIT = 0.1
-COMMUNICATION_LIMIT = 0.2
-"""S0's limit for the share of communication."""
 MEMORY_LIMIT = 0.9
 """S0's limit for the share of memory."""
 
@@ -34,18 +32,21 @@ def speed(record: RunRecord) -> list[Line]:
         device="cuda" if on_card else "cpu",
         world_size=int(record.start.number("world_size") or 1),
     )
+    verdict = bound_verdict(profile)
     waits = wait > WAIT_LIMIT
-    fix = "read ahead (run.prefetch) or keep prepared rows (data.cache)" if waits else ""
-    lines = [Line(WARN if waits else OK, "input", f"{wait:.1%} of the time waiting for data", fix)]
+    fix = verdict.remedies("data") if waits else ""
+    shown = percent_beside(wait, WAIT_LIMIT)
+    lines = [Line(WARN if waits else OK, "input", f"{shown} of the time waiting for data", fix)]
     talks = communication > COMMUNICATION_LIMIT
     seen = (
         "in flight, part of it behind backward" if on_card else "of the time in all-reduces, waits included"
     )
-    fix = "a larger batch per rank, micro-batches in no_sync(), or fewer ranks" if talks else ""
+    fix = verdict.remedies("communication") if talks else ""
     if talks and on_card:
-        fix = "see with dtlab.diagnose.profiler.step_profile how much is exposed, before you change anything"
-    lines.append(Line(WARN if talks else OK, "communication", f"{communication:.1%} {seen}", fix))
-    return [*lines, *bound_verdict(profile).lines(), *utilisation_lines(wait, communication, now=False)]
+        fix = f"see with dtlab.diagnose.profiler.step_profile how much is exposed; then {fix}"
+    shown = percent_beside(communication, COMMUNICATION_LIMIT)
+    lines.append(Line(WARN if talks else OK, "communication", f"{shown} {seen}", fix))
+    return [*lines, *verdict.lines(), *utilisation_lines(wait, communication, now=False)]
 
 
 def memory(record: RunRecord) -> list[Line]:

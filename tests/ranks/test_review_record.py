@@ -145,6 +145,31 @@ def test_waiting_and_talking_runs_get_their_bound(events, reviewed):
     assert "twice the ranks" in works["bound"].value
 
 
+def test_a_page_gives_one_order_of_remedies(events, reviewed):
+    def page(wait, communication, **start):
+        changed = {"wait_share": wait, "communication_share": communication}
+        begun = {**events[0], **start}
+        return reviewed([begun, *({**e, **changed} if e["event"] == "epoch" else e for e in events[1:])])
+
+    lines = page(0.02, 0.25)
+    assert [lines[name].status for name in ("communication", "bound", "busy share")] == [WARN, OK, OK]
+    assert not any("twice the ranks" in line.value + line.fix for line in lines.values())
+    assert "one sync for twice the samples" in lines["communication"].fix
+    assert lines["communication"].fix in lines["bound"].value
+    assert [page(0.2, 0.25)[name].status for name in ("bound", "busy share")] == [OK, WARN]
+    waits = page(0.6, 0.1)
+    assert waits["input"].fix in waits["bound"].fix
+    card = page(0.02, 0.3, environment={"card": "T4"})
+    assert card["communication"].fix.startswith("see with")
+    assert not any("twice the ranks" in line.value + line.fix for line in card.values())
+
+
+def test_a_share_just_over_its_limit_does_not_read_like_the_limit(events, reviewed):
+    changed = {"wait_share": 0.0, "communication_share": 0.2001}
+    line = reviewed([{**e, **changed} if e["event"] == "epoch" else e for e in events])["communication"]
+    assert (line.status, line.value.split(" %")[0]) == (WARN, "20.01")
+
+
 def test_full_memory_and_uncommitted_code_warn(events, reviewed):
     start = events[0]
     full = {**start, "environment": {"memory_bytes": 1e9, "card": "T4"}, "commit": "a" * 40, "dirty": True}
@@ -229,7 +254,7 @@ def test_text_of_a_record_does_not_steer_the_terminal(events, reviewed):
 
 
 def test_place_without_a_record_is_refused_with_the_way_out(run, tmp_path):
-    with pytest.raises(UserError, match="No such file"):
+    with pytest.raises(UserError, match=r"No such file or directory; give a run's folder or its record"):
         review_record(tmp_path / "none")
     with pytest.raises(UserError, match="neither a file nor a folder"):
         review_record("/dev/zero")

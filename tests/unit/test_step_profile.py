@@ -225,6 +225,27 @@ def test_advice_follows_the_largest_part():
     assert any("bf16" in advice.what for advice in on_card.advice)
 
 
+@pytest.mark.parametrize(
+    "waits", [{"communication": 0.25, "data": 0.0}, {"communication": 0.05, "data": 0.15}]
+)
+def test_more_ranks_are_not_advised_while_those_there_are_wait(waits):
+    steps = [{**waits, "forward": 1 - sum(waits.values())}] * 3
+    verdict = bound_verdict(StepProfile.of(steps, world_size=2))
+    assert verdict.bound == "compute-bound"
+    assert verdict.busy_share >= 0.7
+    assert not any("twice the ranks" in advice.what for advice in verdict.advice)
+
+
+def test_a_step_that_computes_longest_is_compute_bound_without_a_warning():
+    (line,) = bound_verdict(
+        StepProfile.of([{"data": 0.2, "forward": 0.55, "communication": 0.25}] * 3)
+    ).lines()
+    assert (line.status, line.value.startswith("compute-bound")) == (OK, True)
+    assert "next: " in line.value
+    (line,) = bound_verdict(StepProfile.of([{"data": 0.6, "forward": 0.4}] * 3)).lines()
+    assert (line.status, line.value.startswith("input-bound")) == (WARN, True)
+
+
 def test_busy_share_is_what_is_not_waited():
     profile = StepProfile.of([{"data": 1.0, "forward": 2.0, "communication": 1.0}])
     assert profile.busy_share == busy_share(0.25, 0.25) == 0.5
@@ -248,3 +269,9 @@ def test_text_and_json_of_a_profile_agree():
     assert found["shares"]["communication"] == 0.75
     assert found["busy_share"] == 0.0
     assert len(gather_profiles(profile)) == 1
+
+
+@pytest.mark.parametrize("skip", [-1, 1.5, True, float("nan"), "1"])
+def test_steps_to_skip_are_a_whole_number(model, skip):
+    with pytest.raises(UserError, match=r"skip = .*whole number"):
+        step_profile(model, skip=skip)
