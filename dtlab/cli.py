@@ -6,15 +6,18 @@ Commands are loaded when they are named, so that ``dtlab --help`` answers at onc
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import get_args
 
 from cyclopts import App, ArgumentCollection, CycloptsError
 from cyclopts.config import Dict
 
 from dtlab import __version__
-from dtlab.errors import UserError
+from dtlab.errors import UserError, one_line
 from dtlab.ranks.variables import refuse_unreadable
 
 app = App(
@@ -59,7 +62,28 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return _refuse(error, same_on_all_ranks=True)
     except SystemExit as stop:  # --help and --version print and leave
         return int(stop.code or 0)
-    return guarded(lambda: command(*bound.args, **bound.kwargs))
+    with _terminable():
+        return guarded(lambda: command(*bound.args, **bound.kwargs))
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM ends a command as Ctrl-C does: its ranks end with it, and a line says so."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    def terminate(_number: int, _frame: object) -> None:
+        raise _Terminated
+
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def guarded(call) -> int:
@@ -68,6 +92,9 @@ def guarded(call) -> int:
         result = call()
     except UserError as error:
         return _refuse(error)
+    except _Terminated:
+        print("dtlab: terminated", file=sys.stderr)
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         print("dtlab: interrupted", file=sys.stderr)
         return 130
@@ -90,7 +117,7 @@ def guarded(call) -> int:
 def _refuse(error: Exception, *, same_on_all_ranks: bool = False) -> int:
     from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
 
-    line = " ".join(str(error).split())
+    line = one_line(str(error), most=10_000)
     if tell_agent(line):
         leave_to_rank_0()
     elif same_on_all_ranks and os.environ.get("RANK", "0") != "0":

@@ -1,8 +1,12 @@
 """The ladder on real ranks: a sound job climbs, and each planted fault stops it at its own rung."""
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -155,3 +159,26 @@ def test_a_rank_with_too_little_memory_stops_at_the_memory_rung(tmp_path) -> Non
 def test_a_step_that_waits_stops_at_its_rung(tmp_path, share, name) -> None:
     ways = dict.fromkeys(RUNGS, skip) | {"communication": lambda state: replace(easy(state), **share)}
     assert "50.0 %" in stopped(climb(plan(tmp_path), measures=ways), name)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_signal_in_the_middle_of_a_climb_ends_it_with_a_line_and_without_a_rank_left(
+    number, code, said
+) -> None:
+    words = (
+        f"ladder --data.name clicks --data.rows 20011 --data.root {ROOT / 'data'} --model.hidden 16 --steps 5"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dtlab.cli", *words.split()],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("passed       ranks talk")
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.splitlines()[-1:]) == (code, [f"dtlab: {said}"]), err
+    assert "Traceback" not in err
+    assert not psutil.wait_procs(children, timeout=30)[1]
