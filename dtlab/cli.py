@@ -109,7 +109,7 @@ def guarded(call) -> int:
             raise
         if error.exception_type == "UserError":  # every rank refused the same bad input
             return _refuse(UserError(error.message))
-        print(f"dtlab: {error}", file=sys.stderr)
+        print("\n  ".join([f"dtlab: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     return result if isinstance(result, int) else 0
 

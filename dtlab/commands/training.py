@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -77,20 +78,28 @@ def train(
             return exit_code(outcome)
     else:
         from dtlab.ranks.launcher import launch
+        from dtlab.ranks.report import RankError
         from dtlab.train.job import run
+        from dtlab.train.resume import after_failure
 
         env = {"DTLAB_INTERACTIVE": "1"} if sys.stderr.isatty() else {}
         ranks = 1 if nproc is None else nproc
-        results = launch(
-            run,
-            ranks,
-            config,
-            env=env,
-            max_restarts=max_restarts,
-            timeout=timeout,
-            port=port,
-            grace=config.checkpoint.grace_seconds,
-        )
+        began = time.time()
+        try:
+            results = launch(
+                run,
+                ranks,
+                config,
+                env=env,
+                max_restarts=max_restarts,
+                timeout=timeout,
+                port=port,
+                grace=config.checkpoint.grace_seconds,
+            )
+        except RankError as error:
+            for line in after_failure(config, began):
+                error.add_note(line)
+            raise
         outcome = results[0]
     try:
         print(summary(outcome), flush=True)  # first: a report that cannot be written takes nothing with it

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.errors import UserError, one_line
+from dtlab.train.record import RECORD
 
 __all__ = ["Event", "RunRecord", "read_record"]
 
-NAME = "record.jsonl"
 _STARTS = ("start", "resume")
 _MOST_BYTES = 2**28
 _GIVE = "give a run's folder or its record.jsonl"
@@ -124,14 +124,14 @@ def _file_in(path: Path) -> Path:
     try:
         if not path.is_dir():
             return path
-        if (path / NAME).is_file():
-            return path / NAME
-        runs = [each.parent for each in path.glob(f"*/{NAME}")]
-        newest = max(runs, key=lambda each: (each / NAME).stat().st_mtime, default=None)
+        if (path / RECORD).is_file():
+            return path / RECORD
+        runs = [each.parent for each in path.glob(f"*/{RECORD}")]
+        newest = max(runs, key=lambda each: (each / RECORD).stat().st_mtime, default=None)
     except OSError as error:
         raise UserError(f"run = {str(path)!r}: {error.strerror}; {_GIVE}") from None
     if newest is None:
-        raise UserError(f"run = {str(path)!r}: no {NAME} in it; give the folder that dtlab train named")
+        raise UserError(f"run = {str(path)!r}: no {RECORD} in it; give the folder that dtlab train named")
     raise UserError(
         f"run = {str(path)!r}: holds {len(runs)} run(s) and is none itself; give one, the newest is {newest}"
     )

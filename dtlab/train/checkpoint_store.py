@@ -142,6 +142,14 @@ def candidates(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
+def newest_complete(folder: Path) -> CheckpointInfo | None:
+    """The newest checkpoint whose files have the sizes that were saved; None when there is none.
+
+    For words about a run that has ended: the checksums are compared when it is loaded.
+    """
+    return next((describe(path)[0] for path in candidates(folder) if _looks_complete(path)), None)
+
+
 def describe(path: Path) -> tuple[CheckpointInfo, dict[str, Any]]:
     """Read ``state.json`` of one checkpoint.
 

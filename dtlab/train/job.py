@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -29,7 +30,7 @@ from dtlab.train.outcome import finished_report, stopped_report
 from dtlab.train.package import save_package
 from dtlab.train.parts import Parts, build_parts, interval_too_long
 from dtlab.train.record import Record, environment, git_state
-from dtlab.train.resume import CHECKPOINTS, MODEL, changes, run_folder
+from dtlab.train.resume import CHECKPOINTS, MODEL, beginning, changes, run_folder
 from dtlab.train.signals import StopSignals
 from dtlab.train.stopping import EarlyStopping
 from dtlab.train.tasks import Split, Task, TextMetrics, load_task
@@ -44,7 +45,8 @@ def run(config: TrainConfig) -> dict[str, Any]:
 
     The report holds at least: world_size, rows_train, unique_rows_seen, duplicate_rows, epochs, auc,
     samples_per_second, communication_share, seconds, usd_estimate, and ``stopped_by``: None, or the signal
-    or budget that ended the run before its time, after a checkpoint.
+    or budget that ended the run before its time, after a checkpoint. ``seconds`` begin when the ranks have
+    joined: their start and imports are left out.
 
     Raises:
         UserError: the configuration, the data or a path is wrong.
@@ -119,6 +121,9 @@ class Job:
     def _train(self) -> dict[str, Any]:
         info = self._find_checkpoint()
         self._write_start(info)
+        anew = beginning(self.config, self.folder, os.environ) if info is None else None
+        if anew is not None:
+            self._say(anew)
         self.budget.spent_seconds = self.state["seconds"]
         try:
             if self.state["phase"] == "choose":

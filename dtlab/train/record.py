@@ -19,6 +19,8 @@ from typing import Any
 from dtlab.errors import UserError
 from dtlab.files import appears_whole
 
+RECORD = "record.jsonl"
+
 
 def git_state(folder: Path | None = None) -> dict[str, Any]:
     """``{"commit": str | None, "dirty": bool | None}`` of the working tree; None outside a repository."""
@@ -93,8 +95,8 @@ class Record:
         self.folder = folder
         self._start = time.monotonic()
         if folder:
-            _drop_torn_line(folder / "record.jsonl")
-        self._file = open(folder / "record.jsonl", "a", encoding="utf-8") if folder else None  # noqa: SIM115
+            _drop_torn_line(folder / RECORD)
+        self._file = open(folder / RECORD, "a", encoding="utf-8") if folder else None  # noqa: SIM115
 
     def write(self, event: str, **values: Any) -> None:
         if self._file is None:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.errors import UserError
-from dtlab.train.checkpoint_store import candidates
+from dtlab.train.checkpoint_store import candidates, newest_complete
 from dtlab.train.config import TrainConfig
 from dtlab.train.package import DESCRIPTION
-from dtlab.train.record import new_run_folder
+from dtlab.train.record import RECORD, new_run_folder
 
-__all__ = ["CHECKPOINTS", "changes", "job_name", "run_folder"]
+__all__ = ["CHECKPOINTS", "after_failure", "beginning", "changes", "job_name", "run_folder"]
 
 CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
 _MOST_LOOKED_AT = 200
@@ -85,6 +85,40 @@ def run_folder(config: TrainConfig) -> Path | None:
     return folder
 
 
+def beginning(config: TrainConfig, folder: Path | None, environ: Mapping[str, str]) -> str | None:
+    """What to say where a run that was to go on found nothing to go on from; None for a first start."""
+    was_restarted = environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+    if folder is None or not (config.run.resume or was_restarted):
+        return None
+    return f"{folder} holds no complete checkpoint: beginning at step 0"
+
+
+def after_failure(config: TrainConfig, since: float) -> list[str]:
+    """Which checkpoint a run that failed has left, and how to go on; one line each.
+
+    Args:
+        config: of the run.
+        since: ``time.time()`` before it was started: without ``run.folder`` its folder is the one whose
+            record was written since.
+    """
+    run, every, what = config.run, config.checkpoint, "last complete checkpoint: "
+    if run.folder is None and run.output is None:
+        return [f"{what}none, the run has no folder"]
+    recorded = [f for f in _newest(run.output) if _written_since(f / RECORD, since)] if run.output else []
+    if run.folder is None and len(recorded) > 1:
+        return [f"{what}see the folders in {run.output}, where {len(recorded)} runs were going on"]
+    folder = run.folder or (recorded[0] if recorded else None)
+    if folder is None or not folder.is_dir():
+        return []  # it failed before it had a folder
+    info = newest_complete(folder / CHECKPOINTS)
+    if info is not None:
+        return [f"{what}step {info.step}, in {folder}", "go on with the same command and --resume"]
+    set_to = [f"checkpoint.{name} = {value:g}"
+              for name in ("every_steps", "every_seconds") if (value := getattr(every, name))]  # fmt: skip
+    why = ", ".join(set_to) or "checkpoint.every_steps and checkpoint.every_seconds are not set"
+    return [f"{what}none yet ({why})", "begin again with the same command"]
+
+
 def changes(saved_job: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
     """What differs between the saved configuration and this one, as ``optim.lr 0.1 -> 0.2``.
 
@@ -133,6 +167,13 @@ def _newest(output: Path) -> list[Path]:
     except OSError:
         return []
     return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)[:_MOST_LOOKED_AT]
+
+
+def _written_since(path: Path, since: float) -> bool:
+    try:
+        return path.stat().st_mtime >= since
+    except OSError:
+        return False
 
 
 def _read(path: Path) -> Any:

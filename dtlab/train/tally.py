@@ -51,11 +51,14 @@ class Tally:
         self._mark = time.perf_counter()
         self._wait = self._communication = 0.0
         self._read_loss, self._read_rows = 0.0, 0.0
+        # Of steps that a fold took away and no reading has told yet: a save must not show in the readings.
+        self._unread_loss, self._unread_rows = 0.0, 0.0
 
     def begin(self, meter: Meter) -> None:
-        """Go on with the epoch under a new meter."""
+        """Go on with the epoch under a new meter; readings start anew."""
         self._meter, self._mark = meter, time.perf_counter()
         self._wait = self._communication = 0.0
+        self._unread_loss, self._unread_rows = 0.0, 0.0
 
     def add(self, loss_sum: Tensor, weight: float, samples: int) -> None:
         """Count one step: this rank's loss sum, its rows or tokens, and the samples of all ranks."""
@@ -69,10 +72,12 @@ class Tally:
         self.steps += 1
 
     def loss_since_last_reading(self) -> float:
-        """Mean loss over the ranks since the last call or fold (collective)."""
+        """Mean loss over the ranks since the last call or the begin of the pass (collective)."""
         total, rows = self.losses.total(), self.losses.rows
-        loss, weight = total - self._read_loss, rows - self._read_rows
+        loss = self._unread_loss + total - self._read_loss
+        weight = self._unread_rows + rows - self._read_rows
         self._read_loss, self._read_rows = total, rows
+        self._unread_loss, self._unread_rows = 0.0, 0.0
         both = agreement.mean({"loss": loss, "rows": weight})
         return both["loss"] / both["rows"] if both["rows"] else float("nan")
 
@@ -82,6 +87,8 @@ class Tally:
         wait = self._meter.wait_seconds if self._meter else 0.0
         communication = self._meter.communication_seconds if self._meter else 0.0
         loss, rows = self.losses.read()
+        self._unread_loss += loss - self._read_loss
+        self._unread_rows += rows - self._read_rows
         own = {"loss": loss, "rows": rows, "wait": wait - self._wait}
         own["communication"] = communication - self._communication
         own["seconds"] = now - self._mark

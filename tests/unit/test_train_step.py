@@ -243,3 +243,27 @@ def test_readings_every_0_steps_are_refused():
     model = Weight()
     with pytest.raises(UserError, match="log_every = 0: must be at least 1"):
         Trainer(model, sgd(model), loss=total, log_every=0)
+
+
+def test_saves_do_not_change_the_losses_of_the_readings():
+    class SavesEvery3Steps:
+        def __init__(self, trainer: Trainer) -> None:
+            self.trainer, self.next_step = trainer, 3
+
+        def look(self) -> bool:
+            self.trainer.tally.fold()  # as a checkpoint does
+            self.next_step += 3
+            return False
+
+    def losses(saves: bool) -> list[float | None]:
+        model, readings = Weight(), []
+        trainer = Trainer(model, sgd(model), loss=total, log_every=4, on_reading=readings.append)
+        sampler = GlobalBatchSampler(100, 5, rank=0, world_size=1)
+        loader = Loader(rows([float(value) for value in range(100)]), sampler)
+        for _ in range(2):  # the second pass begins behind steps that no reading told
+            trainer.train_epoch(loader, max_steps=10, watch=SavesEvery3Steps(trainer) if saves else None)
+        return [reading.loss for reading in readings]
+
+    without = losses(saves=False)
+    assert len(set(without)) == 4
+    assert losses(saves=True) == pytest.approx(without, rel=1e-12)

@@ -16,6 +16,7 @@ from dtlab.cost import billing
 from dtlab.data.config import DataConfig
 from dtlab.errors import UserError
 from dtlab.train.budget import Budget
+from dtlab.train.checkpoint import Checkpointer
 from dtlab.train.config import (
     CheckpointConfig,
     OptimConfig,
@@ -27,7 +28,7 @@ from dtlab.train.config import (
 from dtlab.train.flags import Flags
 from dtlab.train.notice import SpotNotice
 from dtlab.train.parts import interval_too_long
-from dtlab.train.resume import changes, job_name, run_folder
+from dtlab.train.resume import after_failure, beginning, changes, job_name, run_folder
 from dtlab.train.signals import StopSignals
 from dtlab.train.stopping import EarlyStopping
 
@@ -213,3 +214,41 @@ def test_notice_of_a_spot_host_asks_to_stop_without_the_proxy_of_the_environment
             assert signals.received == "spot notice"
             assert Host.answers == []
         server.shutdown()
+
+
+def test_a_failure_names_the_last_complete_checkpoint_of_its_own_run(tmp_path):
+    config = TrainConfig(run=RunConfig(output=tmp_path))
+    assert after_failure(config, 0.0) == []  # it came to no folder
+    earlier, own = (tmp_path / "earlier", tmp_path / "own")
+    for folder, since in ((earlier, 1000.0), (own, 3000.0)):
+        folder.mkdir()
+        (folder / "record.jsonl").touch()
+        os.utime(folder / "record.jsonl", (since, since))
+    with Checkpointer(earlier / "checkpoints", asynchronous=False) as checkpoints:
+        checkpoints.save({"x": {"value": 1}}, 7, samples=7)
+    assert after_failure(config, 2000.0) == [
+        "last complete checkpoint: none yet (checkpoint.every_seconds = 600)",
+        "begin again with the same command",
+    ]
+    with Checkpointer(own / "checkpoints", asynchronous=False) as checkpoints:
+        for step in (10, 20, 30):
+            checkpoints.save({"x": {"value": step}}, step, samples=step)
+    newest = max((own / "checkpoints").glob("save-*"))
+    (newest / "state.json").write_text("{}")
+    line, way_on = after_failure(config, 2000.0)
+    assert line == f"last complete checkpoint: step 20, in {own}"
+    assert way_on == "go on with the same command and --resume"
+    assert after_failure(replace(config, run=RunConfig(folder=earlier)), 2000.0)[0].endswith(
+        f"7, in {earlier}"
+    )
+    assert "2 runs were going on" in after_failure(config, 500.0)[0]
+    assert "no folder" in after_failure(TrainConfig(run=RunConfig(output=None)), 0.0)[0]
+
+
+def test_only_a_run_that_was_to_go_on_says_that_it_begins_anew(tmp_path):
+    first, again = TrainConfig(), TrainConfig(run=RunConfig(resume=True))
+    line = f"{tmp_path} holds no complete checkpoint: beginning at step 0"
+    assert beginning(first, tmp_path, {}) is None
+    assert beginning(first, tmp_path, {"TORCHELASTIC_RESTART_COUNT": "0"}) is None
+    assert beginning(first, tmp_path, {"TORCHELASTIC_RESTART_COUNT": "1"}) == line
+    assert beginning(again, tmp_path, {}) == line
