@@ -93,17 +93,27 @@ def _why_not(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def write(header: dict[str, Any], call: bytes) -> int:
-    """A descriptor of a file in memory that holds the header (JSON) and the call."""
+    """A descriptor of a file in memory that holds the header (JSON) and the call.
+
+    Raises UserError when a limit of this process or the memory does not allow it.
+    """
     head = json.dumps(header).encode()
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("dtlab-call")
     else:
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
-    with open(fd, "wb", closefd=False) as file:
-        file.write(_LENGTH.pack(len(head)))
-        file.write(head)
-        file.write(call)
+    try:
+        with open(fd, "wb", closefd=False) as file:
+            file.write(_LENGTH.pack(len(head)))
+            file.write(head)
+            file.write(call)
+    except OSError as error:
+        os.close(fd)
+        raise UserError(
+            f"fn and its arguments, {len(head) + len(call):,} bytes, cannot be handed to the ranks: "
+            f"{error.strerror}; raise the limit of file sizes (ulimit -f unlimited) or free memory"
+        ) from None
     return fd
 
 
