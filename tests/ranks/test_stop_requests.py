@@ -97,6 +97,36 @@ def test_second_interrupt_ends_at_once(tmp_path):
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
+def kill_a_rank(process: subprocess.Popen) -> str:
+    children = family(process)
+    # The process that forks the ranks leads a group too; it is the command's own child.
+    victim = next(c for c in children if c.pid in _ranks(children) and c.ppid() != process.pid)
+    victim.kill()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1, output
+    return output
+
+
+def test_killed_run_names_its_last_checkpoint_and_resume_says_when_there_is_none(tmp_path):
+    bare, saved = tmp_path / "bare", tmp_path / "saved"
+    process = start(bare, "--nproc", "2")
+    wait_for(lambda: readings(bare) >= 1)
+    output = kill_a_rank(process)
+    assert "last complete checkpoint: none yet (checkpoint.every_seconds = 600)" in output
+    again = start(bare, "--nproc", "1", "--resume", "--stopping.max-seconds", "0.5")
+    output, _ = again.communicate(timeout=60)
+    assert again.returncode == 0, output
+    assert f"{bare} holds no complete checkpoint: beginning at step 0" in output
+
+    every = ("--checkpoint.every-steps", "10", "--checkpoint.keep", "1000")
+    process = start(saved, "--nproc", "2", *every)
+    wait_for(lambda: len(list(saved.glob("checkpoints/save-*"))) >= 2)
+    output = kill_a_rank(process)
+    newest = max(saved.glob("checkpoints/save-*")).name
+    assert f"last complete checkpoint: step {int(newest.split('-')[-1])}, in {saved}" in output
+    assert "go on with the same command and --resume" in output
+
+
 def _ranks(children: list[psutil.Process]) -> set[int]:
     """Ranks lead a process group of their own."""
     return {child.pid for child in children if os.getpgid(child.pid) == child.pid}
