@@ -650,6 +650,8 @@ print(precision.optimizer_step(torch.optim.SGD([weight], lr=1.0)).reason)
 #
 # ### From 38 GB to 18 GB
 # Now S3's model: 320M parameters in FP32 with Adam, 38 GB at 128 samples a card. Lesson 01 took the bill apart: 5.1 GB of states, 32.9 GB of activations. What each remedy would have given:
+#
+# ("Fits" keeps 20 % of the card free, `need < 0.8 * size`: the sums leave out the CUDA context, kernels' work space, communication buffers and the allocator's gaps. The 20 % are our allowance.)
 
 # %% tags=["nbval-check-output"]
 states, count = 16 * 320e6, 320e6

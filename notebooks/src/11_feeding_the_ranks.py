@@ -600,26 +600,27 @@ def cached(folder, paths, columns, make, max_age=None):
     """The array of make() for these columns of these files, from `folder` when kept there.
 
     The key is made from the content of every file, the order of the files and the list of
-    columns, and from nothing else: no name, no date. An entry is one .npy file in `folder`; it
-    appears by os.replace when it is whole. Its age is time.time() - st_mtime, in seconds; one
-    older than `max_age` is made anew, None keeps it for ever. Return it mapped:
-    np.load(..., mmap_mode="r").
+    columns, and from nothing else: no name, no date; it is the same in every process. An entry
+    is one .npy file in `folder`; it appears by os.replace when it is whole, and an older one
+    stays until then. A write that fails leaves no file. The age is time.time() - st_mtime, in
+    seconds; an entry older than `max_age` is made anew, None keeps it for ever. Return it
+    mapped: np.load(..., mmap_mode="r").
     """
     ### BEGIN SOLUTION
     digest = hashlib.blake2b(repr(list(columns)).encode(), digest_size=8)
     for path in paths:
         digest.update(hashlib.blake2b(path.read_bytes()).digest())
     entry = folder / f"{digest.hexdigest()}.npy"
-    old = (
-        max_age is not None
-        and entry.exists()
-        and time.time() - entry.stat().st_mtime > max_age
-    )
+    age = time.time() - entry.stat().st_mtime if entry.exists() else 0
+    old = max_age is not None and age > max_age
     if old or not entry.exists():
         beside = entry.with_suffix(f".{os.getpid()}.building")
-        with beside.open("wb") as file:
-            np.save(file, make())
-        os.replace(beside, entry)
+        try:
+            with beside.open("wb") as file:
+                np.save(file, make())
+            os.replace(beside, entry)
+        finally:
+            beside.unlink(missing_ok=True)
     return np.load(entry, mmap_mode="r")
     ### END SOLUTION
 

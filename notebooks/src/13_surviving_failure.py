@@ -295,7 +295,7 @@ show(work_figure({name: read_attempts(folder / WORK) for name, folder in logs.it
 # %% [markdown]
 # ## Build it: the state
 # A `run` has `model`, `optimizer`, `schedule` and `sampler`, each with `state_dict()` and `load_state_dict(...)`, and `run.steps`. The generator of this process is `torch.get_rng_state()`, and
-# `w.gather(x, dst=None)` gives every rank the list of what each rank handed in. (The sampler's state counts over all ranks, lesson 04, so it is the same on any number of them.)
+# `w.gather(x, dst=None)` gives every rank the list of what each rank handed in; without `dst=None` rank 0 alone gets it, and the others None. (The sampler's state counts over all ranks, lesson 04, so it is the same on any number of them.)
 
 
 # %% tags=["exercise"]

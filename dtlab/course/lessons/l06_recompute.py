@@ -30,12 +30,14 @@ def recompute(checks: Checks, answer: Any) -> None:
     """Three blocks with dropout, plain and recomputed, two steps of each."""
     if not hasattr(answer, "apply"):
         raise CheckFailed("hand in the class Recompute itself, a torch.autograd.Function.")
-    plain, got = _two_steps(None), _two_steps(answer)
+    plain, got = _two_steps(None), _tried(answer)
     checks.integer(
         f"runs of {BLOCKS} blocks in one step",
         got["runs"],
         2 * BLOCKS,
-        look="each block runs once in forward and once again in backward",
+        look=_LEAF
+        if got["runs in forward"] == BLOCKS and got["runs"] > 2 * BLOCKS
+        else "each block runs once in forward and once again in backward",
     )
     checks.integer(
         f"inputs of a block that {BLOCKS} blocks keep, in bytes over the bytes of one",
@@ -58,9 +60,40 @@ def recompute(checks: Checks, answer: Any) -> None:
     )  # fmt: skip
 
 
+_LEAF = (
+    "backward went on through x into the blocks before, which ran again: x must be a fresh leaf there, "
+    "ctx.saved_tensors[0].detach().requires_grad_()"
+)
+_ERRORS = {
+    "does not require grad": "in a Function's backward nothing is recorded unless you say so: run the block "
+    "inside of `with torch.enable_grad():`",
+    "number of gradients": "forward took two things, x and block, so backward returns two: x.grad, None",
+    "backward through the graph a second time": _LEAF,
+}
+
+
+def _tried(answer: Any) -> dict[str, Any]:
+    """The steps with the answer; torch's error about a known mistake comes with its cause."""
+    try:
+        return _two_steps(answer)
+    except RuntimeError as error:
+        look = next((cause for words, cause in _ERRORS.items() if words in str(error)), None)
+        if look is None:
+            raise
+        raise CheckFailed(f"torch says: {error}.\nWhere to look: {look}") from error
+
+
 def _look(got: dict[str, Any], plain: dict[str, Any]) -> str:
     if not got["input"].any():
-        return "it is 0: backward returns (x.grad, None), after output.backward(gradient)"
+        return (
+            "it is 0: backward returns (x.grad, None), after output.backward(gradient); x must be a leaf "
+            "that wants a gradient, .detach().requires_grad_()"
+        )
+    if not got["parameters"].any():
+        return (
+            "they are 0: torch.autograd.grad(output, x) gives x's gradient and no other; "
+            "output.backward(gradient) fills those of the block's parameters too"
+        )
     if difference(got["without_dropout"], plain["without_dropout"], 1e-12) == "":
         return "without dropout it is right: run the block again from the state that forward saved"
     return "start the block's backward from the gradient that came: output.backward(gradient)"
@@ -107,12 +140,14 @@ def _step(answer: Any, dropout: float) -> dict[str, Any]:
         before, hidden = trace.now, x
         for block in blocks:
             hidden = _tensor(answer.apply(hidden, block)) if answer is not None else block(hidden)
+        in_forward = runs[0]
         # x is there in any case; the output of the last block takes its place in the count.
         kept = (trace.now - before) // x.nbytes
         (hidden.square() @ weights).sum().backward()
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in blocks.parameters()]
     return {
         "runs": runs[0],
+        "runs in forward": in_forward,
         "kept": kept,
         "output": hidden.detach(),
         "input": torch.zeros_like(x) if x.grad is None else x.grad,

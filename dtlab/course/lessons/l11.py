@@ -47,8 +47,11 @@ def groups(checks: Checks, answer: Any) -> None:
     for what, rows in LAYOUTS.items():
         plan = _plan(answer, rows, 4, 2)
         checks.true(f"{what}: the same when asked again", plan == _plan(answer, rows, 4, 2))
+        readers = [plan[rank, worker] for rank in range(4) for worker in range(2)]
         by_rank = [[g for w in range(2) for g in plan[rank, w]] for rank in range(4)]
-        _balance(checks, f"{what}: the ranks", by_rank, rows)
+        _balance(
+            checks, f"{what}: the ranks", by_rank, rows, look=_AT_ONCE if _spread(readers, rows)[2] else ""
+        )
         for rank in range(4):
             parts = [plan[rank, worker] for worker in range(2)]
             _balance(checks, f"{what}: the workers of rank {rank}", parts, rows)
@@ -116,15 +119,30 @@ def _why_again(times: list[int], plan: Plan, size: int, workers: int) -> str:
     return f"each group has one reader; group {times.index(max(times))} has {max(times)}"
 
 
-def _balance(checks: Checks, who: str, parts: list[list[int]], rows: list[int]) -> None:
+_AT_ONCE = (
+    "all workers of all ranks are balanced, and the ranks are not: were the groups dealt to all of them at "
+    "once? Deal them to the ranks first, then those of a rank to its workers"
+)
+
+
+def _spread(parts: list[list[int]], rows: list[int]) -> tuple[list[int], int, bool]:
+    """Rows of each part, rows of the largest group, and whether the parts differ by no more than that."""
     held = [sum(rows[group] for group in part) for part in parts]
     largest = max((rows[group] for part in parts for group in part), default=0)
+    return held, largest, max(held) - min(held) <= largest
+
+
+def _balance(checks: Checks, who: str, parts: list[list[int]], rows: list[int], *, look: str = "") -> None:
+    held, largest, is_even = _spread(parts, rows)
     checks.true(
         f"{who} have {held} rows, which differ by no more than the largest group, {largest}",
-        max(held) - min(held) <= largest,
-        look="count rows and not groups: the next group goes to whoever has the fewest rows so far"
-        if max(map(len, parts)) - min(map(len, parts)) <= 1
-        else "the next group goes to whoever has the fewest rows so far; a whole file is too large a piece",
+        is_even,
+        look=look
+        or (
+            "count rows and not groups: the next group goes to whoever has the fewest rows so far"
+            if max(map(len, parts)) - min(map(len, parts)) <= 1
+            else "the next group goes to whoever has the fewest rows so far: a file is too large a piece"
+        ),
     )
 
 

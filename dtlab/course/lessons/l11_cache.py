@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,7 +28,7 @@ HOUR, DAY = 3600.0, 24 * 3600.0
         "hashlib.blake2b(path.read_bytes()).digest() of each file. "
         "entry = folder / f'{digest.hexdigest()}.npy'. Too old: time.time() - "
         "entry.stat().st_mtime > max_age. np.save into an open file beside it, "
-        "os.replace, and np.load(entry, mmap_mode='r').",
+        "os.replace, in a finally beside.unlink(missing_ok=True), and np.load(entry, mmap_mode='r').",
     ),
     references=("dtlab.data.cache.Cache",),
 )
@@ -36,6 +38,8 @@ def cached(checks: Checks, answer: Any) -> None:
     with tempfile.TemporaryDirectory() as place:
         asked = _Asked(answer, Path(place))
         _sequence(checks, asked)
+        _names_and_joints(checks, asked)
+        _new_processes(checks, asked)
         _age(checks, asked)
         _full_disk(checks, asked)
         for what, got, expected in asked.answers:
@@ -76,6 +80,69 @@ def _sequence(checks: Checks, asked: _Asked) -> None:
     asked.expect(checks, 0, "the first question once more", look="its entry is still there")
 
 
+def _names_and_joints(checks: Checks, asked: _Asked) -> None:
+    """The same content under other names; then pairs that only a joint between two pieces tells apart."""
+    asked.rename()
+    look = "no name and no folder of a file belongs in the key, its content alone"
+    asked.expect(checks, 0, "the same files under other names", look=look)
+    asked.write(0, b"ab")
+    asked.write(1, b"c")
+    asked.expect(checks, 1, "files 'ab' and 'c'", look=_CONTENT)
+    asked.write(0, b"a")
+    asked.write(1, b"bc")
+    look = "joined, the two are one text: hash each file for itself and put the digests into the key"
+    asked.expect(checks, 1, "files 'a' and 'bc', after 'ab' and 'c'", look=look)
+    asked.columns = ["a", "bc"]
+    asked.expect(checks, 1, "columns 'a' and 'bc'", look="the columns decide what make() gives: into the key")
+    asked.columns = ["ab", "c"]
+    look = "joined, the two lists are one text: repr(list(columns)) keeps them apart"
+    asked.expect(checks, 1, "columns 'ab' and 'c', after 'a' and 'bc'", look=look)
+    asked.columns = ["user", "item"]
+
+
+def _new_processes(checks: Checks, asked: _Asked) -> None:
+    """The same question in processes whose hash() differs: one of the two differs from this one's."""
+    makes = sum(_makes_in_a_new_process(asked, seed) for seed in ("1", "2"))
+    look = (
+        "the entry is in the folder, so its name came out differently: hash() of a text is another number in "
+        "each process, hashlib's digests are not"
+    )
+    checks.integer("calls of make() for the same question in two new processes", makes, 0, look=look)
+
+
+def _makes_in_a_new_process(asked: _Asked, hash_seed: str) -> int:
+    import cloudpickle
+
+    script = "import sys, cloudpickle\nwork, *given = cloudpickle.load(sys.stdin.buffer)\nprint(work(*given))"
+    environ = {
+        **os.environ,
+        "PYTHONHASHSEED": hash_seed,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    given = cloudpickle.dumps((_makes, asked.answer, asked.folder, asked.paths, asked.columns, asked.rows()))
+    done = subprocess.run([sys.executable, "-c", script], input=given, capture_output=True, env=environ,
+                          timeout=60)  # fmt: skip
+    if done.returncode != 0:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it died"]
+        raise CheckFailed(
+            f"in a new process the answer raised {last[0]}.\nWhere to look: what it reads that only this "
+            "process has."
+        )
+    return int(done.stdout.split()[-1])
+
+
+def _makes(answer: Any, folder: Path, paths: list[Path], columns: list[str], rows: Any) -> int:
+    """How often the answer calls make(), in this process."""
+    made: list[Any] = []
+
+    def make() -> Any:
+        made.append(rows)
+        return rows
+
+    answer(folder, list(paths), list(columns), make)
+    return len(made)
+
+
 _CONTENT = "the key is the content, path.read_bytes(): neither name nor date nor size"
 
 
@@ -93,17 +160,16 @@ def _age(checks: Checks, asked: _Asked) -> None:
 
 
 def _full_disk(checks: Checks, asked: _Asked) -> None:
-    """An entry whose writing fails halfway, asked for again."""
+    """An entry whose writing fails halfway: what is left, what was there before, and asked for again."""
+    asked.age_entries(25 * HOUR)
+    before = asked.files()
+    asked.fail(DAY)
+    gone = len(before - asked.files())
+    look = "os.replace takes the place of the old entry; until then it stays: no unlink before make()"
+    checks.integer("old entries lost by making a new one that failed", gone, 0, look=look)
     asked.columns = ["item"]
-    asked.full = True
-    try:
-        asked.ask(None)
-    except OSError as error:
-        if "disk is full" not in str(error):
-            raise
-    except ValueError:
-        pass  # it tried to load what it could not write
-    asked.full = False
+    asked.fail(None)
+    left = len(asked.files() - before)
     try:
         made, got = asked.ask(None)
     except (ValueError, EOFError, OSError):
@@ -113,6 +179,8 @@ def _full_disk(checks: Checks, asked: _Asked) -> None:
         ) from None
     look = "nothing whole is there, so it must be made"
     checks.integer("makes after a write that failed", made, 1, look=look)
+    look = "the disk stays full of them: in a finally, beside.unlink(missing_ok=True)"
+    checks.integer("files left behind by writes that failed", left, 0, look=look)
     asked.answers.append(("after a write that failed", got, asked.rows()))
 
 
@@ -133,6 +201,28 @@ class _Asked:
         """Write a file and give it a date of long ago, the same each time."""
         self.paths[number].write_bytes(content)
         os.utime(self.paths[number], (1e9, 1e9))
+
+    def rename(self) -> None:
+        """Give the files other names in another folder."""
+        place = self.folder.parent / "moved"
+        place.mkdir()
+        self.paths = [path.rename(place / f"part-{9 - number}.txt") for number, path in enumerate(self.paths)]
+
+    def files(self) -> set[Path]:
+        """What is in the cache's folder."""
+        return {path for path in self.folder.rglob("*") if path.is_file()}
+
+    def fail(self, max_age: float | None) -> None:
+        """Ask while the disk is full."""
+        self.full = True
+        try:
+            self.ask(max_age)
+        except OSError as error:
+            if "disk is full" not in str(error):
+                raise
+        except (ValueError, EOFError):
+            pass  # it tried to load what it could not write
+        self.full = False
 
     def touch(self, number: int) -> None:
         os.utime(self.paths[number], (1.1e9, 1.1e9))

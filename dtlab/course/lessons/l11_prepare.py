@@ -39,7 +39,7 @@ def prepared(checks: Checks, answer: Any) -> None:
     require_function(answer)
     with tempfile.TemporaryDirectory() as place:
         first = _Scene(Path(place) / "first")
-        said = _given(answer(first.folder, first.build, first.lock))
+        said = _given(_first(answer, first))
         _counts(checks, first)
         again = _given(answer(first.folder, first.build, first.lock))
         checks.integer("builds when the folder is there", first.builds - 1, 0, look="look before you build")
@@ -67,6 +67,20 @@ def prepared(checks: Checks, answer: Any) -> None:
 
 
 _WAIT = "who comes second waits at `with lock():`, and looks again behind it"
+
+
+def _first(answer: Any, scene: _Scene) -> Any:
+    """The first call; a lock that was used without being called is told as that."""
+    try:
+        return answer(scene.folder, scene.build, scene.lock)
+    except (TypeError, AttributeError) as error:
+        said = str(error)
+        if "context manager protocol" not in said and not ("'method'" in said and "attribute" in said):
+            raise
+        raise CheckFailed(
+            f"your answer raised {type(error).__name__}: {error}.\nWhere to look: lock is a function; each "
+            "call gives what stands behind `with`: `with lock():`"
+        ) from error
 
 
 class _Scene:

@@ -66,6 +66,12 @@ def state(checks: Checks, answer: Any, restore: Any) -> None:
             2,
             look="torch.get_rng_state() of every rank, and each rank takes back its own",
         )
+        checks.integer(
+            f"after {stop} steps, ranks where `take` gave what it gave on rank 0",
+            sum(one["whole"] for one in found),
+            2,
+            look="w.gather(x) gives rank 0 the list and the others None; with dst=None every rank has it",
+        )
     others = on_ranks(OTHER_RANKS, _on_other_ranks, restore, results[0]["stored"], rows(), timeout=30)
     checks.integer(
         f"steps counted by {OTHER_RANKS} ranks that go on with a state of 2",
@@ -78,6 +84,13 @@ def state(checks: Checks, answer: Any, restore: Any) -> None:
         len({one["draw"] for one in others}),
         OTHER_RANKS,
         look="dropout must differ from rank to rank: 1000 * run.steps + w.rank as seed",
+    )
+    checks.integer(
+        f"ranks of {OTHER_RANKS} whose dropout starts from 1000 * run.steps + w.rank",
+        sum(one["seeded"] for one in others),
+        OTHER_RANKS,
+        look="a state of another number of ranks holds nobody's own generator, not for ranks 0 and 1 either: "
+        "compare its number of generators with w.size",
     )
     for stop in STOPS:
         same = all(one[stop]["equal"] for one in results)
@@ -131,7 +144,8 @@ def _interrupted(answer: Any, restore: Any, data: Any) -> dict[Any, Any]:
             for _ in range(3):
                 first.step()
             later = _places(first)
-            stored = _stored(w, taken)
+            own = _bytes(taken)
+            stored = _from_bytes(w.broadcast(own))  # rank 0's, as every rank reads it back from a file
             if stored is None:
                 return {"refused": _NOT_STORED}
             second = Run(w, data, seed=1)
@@ -140,6 +154,7 @@ def _interrupted(answer: Any, restore: Any, data: Any) -> dict[Any, Any]:
             back = {name: _same(before[name], after[name]) for name in before}
             moved = {name: _same(later[name], after[name]) and not back[name] for name in before}
             results[stop] = {"put back": back, "moved on": moved}
+            results[stop]["whole"] = _same(_from_bytes(own), stored)
             results[stop]["put back"]["generator"] = _draws() == draws
             while second.steps < TOTAL and len(second.seen) < TOTAL:
                 second.step()
@@ -149,16 +164,20 @@ def _interrupted(answer: Any, restore: Any, data: Any) -> dict[Any, Any]:
 
 
 def _on_other_ranks(restore: Any, stored: bytes, data: Any) -> dict[str, Any]:
+    import torch
+
     from dtlab import world
     from dtlab.course.interrupted import Run
 
     with world() as w:
         run = Run(w, data, seed=1)
         restore(w, run, _from_bytes(stored))
-        draw = _draws()[0]
+        draws = _draws()
+        torch.manual_seed(1000 * run.steps + w.rank)
+        is_seeded = _draws() == draws
         while run.steps < TOTAL and len(run.seen) < TOTAL:
             run.step()
-        return {"steps": run.steps, "draw": draw, "seen": run.seen}
+        return {"steps": run.steps, "draw": draws[0], "seeded": is_seeded, "seen": run.seen}
 
 
 def _places(run: Any) -> dict[str, Any]:
@@ -197,11 +216,6 @@ def _draws() -> list[float]:
     return [float(value) for value in drawn]
 
 
-def _stored(w: Any, taken: Any) -> Any:
-    """Rank 0's state as every rank reads it back from a file: bytes and back; None if it may not be read."""
-    return _from_bytes(w.broadcast(_bytes(taken)))
-
-
 def _bytes(taken: Any) -> bytes:
     import io
 
@@ -213,6 +227,7 @@ def _bytes(taken: Any) -> bytes:
 
 
 def _from_bytes(stored: bytes) -> Any:
+    """The state as a rank reads it back from a file; None if it may not be read."""
     import io
     import pickle
 

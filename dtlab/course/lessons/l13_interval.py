@@ -45,7 +45,7 @@ _LOOK = (
 def interval(checks: Checks, answer: Any) -> None:
     """Whole steps of five jobs first, then the share lost, then that no other interval loses less."""
     require_function(answer)
-    given = {name: _pair(answer(*job)) for name, job in JOBS.items()}
+    given = {name: _pair(_of(answer, name, job)) for name, job in JOBS.items()}
     for name, job in JOBS.items():
         checks.integer(
             f"{name}: steps between saves", given[name][0], _steps(job), look=_mistake(job, given[name][0])
@@ -64,12 +64,28 @@ def interval(checks: Checks, answer: Any) -> None:
             checks.true(f"{name}: fewer and more steps lose more", lost <= others + 1e-12)
 
 
+def _of(answer: Any, name: str, job: Job) -> Any:
+    """The answer for one job; a division by no steps is told as that."""
+    try:
+        return answer(*job)
+    except ZeroDivisionError as error:
+        raise CheckFailed(
+            f"{name}: your answer divided by 0. One step takes {job.step_seconds:g} s there, and the best "
+            f"interval is {_young_steps(job):.2f} steps, which round to {round(_young_steps(job))}.\n"
+            "Where to look: at least one step lies between two saves: max(1, round(...))"
+        ) from error
+
+
 def _steps(job: Job) -> int:
+    return max(1, round(_young_steps(job)))
+
+
+def _young_steps(job: Job) -> float:
     from dtlab.cost import spot
 
     save = spot.checkpoint_seconds(job.state_bytes, job.bytes_per_second)
     mtbf = spot.mtbf_seconds(job.interruptions_per_hour, job.hosts)
-    return max(1, round(spot.young_interval(save, mtbf) / job.step_seconds))
+    return spot.young_interval(save, mtbf) / job.step_seconds
 
 
 def _lost(job: Job, steps: int) -> float:
@@ -82,7 +98,9 @@ def _lost(job: Job, steps: int) -> float:
 
 def _mistake(job: Job, steps: Any) -> str:
     """What the usual wrong number of steps comes from."""
-    right = _steps(job)
+    right, exact = _steps(job), _young_steps(job)
+    if steps == max(1, int(exact)):
+        return f"{exact:.2f} steps is nearer to {right}: round(...) goes to the nearest, int(...) cuts off"
     for factor, said in (
         (2**-0.5, "the 2 under the root is missing"),
         (1 / 60, "the rate is per hour: an hour has 3600 seconds"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,17 +38,22 @@ def save(checks: Checks, answer: Any, newest: Any) -> None:
     require_function(newest)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if newest(folder) is not None:
-            raise CheckFailed(
-                f"newest gave {newest(folder)!r} for an empty folder.\nWhere to look: give None, so that a "
-                "first start begins at step 0."
-            )
+        _nothing_there(newest, folder)
         answer(folder, 5, b"five" * 50)
         answer(folder, 10, b"ten!" * 50)
         look = 'the checkpoint of step 5 is the file "step-000005"; earlier ones stay'
         checks.integer("files under a final name after two saves", len(_final(folder)), 2, look=look)
         first = _pair(newest(folder))
         checks.integer("newest of steps 5 and 10", first[0], 10, look="the highest step")
+        later = time.time() + 1000
+        for path in folder.glob("step-*5"):
+            os.utime(path, (later, later))
+        checks.integer(
+            "newest of steps 5 and 10, when a copy gave step 5 a later date",
+            _pair(newest(folder))[0],
+            10,
+            look="the number in the name decides, not st_mtime: a copy or a backup writes the date anew",
+        )
         _killed_half_way(answer, folder)
         checks.integer(
             "files under a final name after a writer was killed half-way through step 15",
@@ -76,6 +82,20 @@ def save(checks: Checks, answer: Any, newest: Any) -> None:
         look="file.flush(), then os.fsync(file.fileno()), then the rename: after a power cut a name can be "
         f"there whose bytes are not. Seen: {_told(events)}",
     )
+
+
+def _nothing_there(newest: Any, folder: Path) -> None:
+    """The first start of all: there is no checkpoint yet."""
+    look = "\nWhere to look: give None there, so that a first start begins at step 0"
+    try:
+        given = newest(folder)
+    except (ValueError, IndexError, FileNotFoundError, NotADirectoryError) as error:
+        raise CheckFailed(
+            f"newest raised {type(error).__name__} for an empty folder: {error}.{look}; max of nothing and "
+            "the last of nothing are errors, so look first whether there is a checkpoint."
+        ) from error
+    if given is not None:
+        raise CheckFailed(f"newest gave {given!r} for an empty folder.{look}.")
 
 
 def _told(events: list[Any]) -> str:

@@ -10,6 +10,9 @@ from dtlab.course.lessons.on_ranks import on_ranks, require_function
 EVERY, ASK = 10, 4
 
 
+_NOTED = ("steps", "saves", "asks", "asked_at", "rules")
+
+
 class Case(NamedTuple):
     name: str
     first: int
@@ -29,6 +32,13 @@ MORE = (
 _ASKING = "every `ask` steps all ranks call w.all_agree(told(), rule='any'), whatever told() says on each"
 
 _SAME = f"{_ASKING}; and save(run) is for all ranks together"
+_ALL = (
+    'w.all_agree(flag) alone is true when *every* rank was told, and one was: w.all_agree(told(), rule="any")'
+)
+_TOO_EARLY = (
+    "a question came at step {0}, before any step was made: run.step() first, then ask, and save or return "
+    "at that step"
+)
 _LATE = 10.0  # seconds after which a collective gives up
 
 
@@ -69,7 +79,8 @@ def _case(checks: Checks, case: Case, ranks: list[dict[str, Any]]) -> None:
         f"{case.name}: steps",
         [one["steps"] for one in ranks],
         case.saves[-1],
-        look="stop at the first question after the signal, on every rank; questions only after steps whose "
+        look=_cause(case, ranks)
+        or "stop at the first question after the signal, on every rank; questions only after steps whose "
         "number `ask` divides; without a yes go on to `total`",
     )
     missing = sorted(set(case.saves) - set(ranks[0]["saves"]))
@@ -78,11 +89,18 @@ def _case(checks: Checks, case: Case, ranks: list[dict[str, Any]]) -> None:
         f"{case.name}: saves",
         [len(one["saves"]) for one in ranks],
         len(case.saves),
-        look=f"no save at step {missing[0]}: save every `every` steps, and before you return 'stopped'"
+        look=_cause(case, ranks)
+        or f"no save at step {missing[0]}: save every `every` steps, and before you return 'stopped'"
         if missing
         else "one save for a step, also where a save is due and the run stops; save() is for all ranks",
     )
-    _everywhere(checks, f"{case.name}: questions", [one["asks"] for one in ranks], case.asks, look=_ASKING)
+    _everywhere(
+        checks,
+        f"{case.name}: questions",
+        [one["asks"] for one in ranks],
+        case.asks,
+        look=_cause(case, ranks) or _ASKING,
+    )
     if ranks[0]["saves"] != case.saves:
         raise CheckFailed(
             f"{case.name}: saves at steps {ranks[0]['saves']}, expected {case.saves}.\nWhere to look: save "
@@ -94,6 +112,13 @@ def _case(checks: Checks, case: Case, ranks: list[dict[str, Any]]) -> None:
             f"{case.name}: returned {given} on the ranks, expected {case.returned!r} on each.\nWhere to "
             'look: "stopped" when any rank was told, "finished" when `total` steps are made.'
         )
+
+
+def _cause(case: Case, ranks: list[dict[str, Any]]) -> str:
+    """What is wrong with the questions themselves, whichever count shows it first; empty when nothing is."""
+    if any(rule != "any" for one in ranks for rule in one["rules"]):
+        return _ALL
+    return _TOO_EARLY.format(case.first) if case.first in ranks[0]["asked_at"] else ""
 
 
 def _everywhere(checks: Checks, what: str, given: list[int], expected: int, look: str) -> None:
@@ -126,6 +151,8 @@ def _one(w: Any, answer: Any, case: Case) -> dict[str, Any]:
         def __init__(self) -> None:
             self.steps, self.asks = case.first, 0
             self.saves: list[int] = []
+            self.asked_at: list[int] = []
+            self.rules: list[str] = []
 
         def step(self) -> None:
             dist.all_reduce(torch.ones(1))
@@ -143,6 +170,8 @@ def _one(w: Any, answer: Any, case: Case) -> dict[str, Any]:
 
         def all_agree(self, flag: Any, rule: str = "all", **named: Any) -> Any:
             self.asks += 1
+            self.asked_at.append(self.steps)
+            self.rules.append(rule)
             return w.all_agree(flag, rule=rule, **named)
 
         def __getattr__(self, name: str) -> Any:
@@ -151,4 +180,4 @@ def _one(w: Any, answer: Any, case: Case) -> dict[str, Any]:
     run = Counting()
     with StopSignals() as signals:
         returned = answer(run, run, case.total, EVERY, ASK, lambda: signals.received is not None, run.save)
-    return {"returned": returned, "steps": run.steps, "saves": run.saves, "asks": run.asks}
+    return {"returned": returned, **{name: getattr(run, name) for name in _NOTED}}

@@ -128,6 +128,12 @@ MUTANTS = {
         "the gradient passed on as it came": edit("return x.grad, None", "return gradient, None"),
         "runs without recording": edit("with torch.enable_grad():", "with torch.no_grad():"),
         "x is no leaf that wants a gradient": edit(".detach().requires_grad_()", ".detach()"),
+        "x goes on in its graph": edit(".detach().requires_grad_()", ".requires_grad_()"),
+        "the gradient of x alone": edit(
+            "        output.backward(gradient)\n        return x.grad, None",
+            "        return torch.autograd.grad(output, x, gradient)[0], None",
+        ),
+        "one gradient for two inputs": edit("return x.grad, None", "return x.grad"),
         "no backward": edit("        output.backward(gradient)\n", "        x.grad = gradient.clone()\n"),
         "the block runs twice in forward": edit(
             "        return block(x)\n", "        block(x)\n        return block(x)\n"

@@ -107,6 +107,10 @@ MUTANTS = {
         "every n-th group": _every_nth,
         "consecutive groups": _blocks,
         "what does not divide is dropped": _rest_dropped,
+        "dealt to all workers of all ranks at once": edit(
+            "mine = deal(range(len(group_rows)), size)[rank]\n    return deal(mine, workers)[worker]",
+            "return deal(range(len(group_rows)), size * workers)[rank * workers + worker]",
+        ),
         "shuffled by each process for itself": _shuffled_for_itself,
         "workers forgotten": edit("return deal(mine, workers)[worker]", "return mine"),
         "ranks forgotten": edit("deal(range(len(group_rows)), size)[rank]", "range(len(group_rows))"),
@@ -126,6 +130,7 @@ MUTANTS = {
         "no second look": edit(
             "    with lock():\n        if folder.exists():\n            return False\n", "    with lock():\n"
         ),
+        "the lock itself for its context": edit("    with lock():\n", "    with lock:\n"),
         "no lock": edit("    with lock():\n", "    if True:\n"),
         "in its final place": _built_in_place,
         "a mark instead of a rename": _marked_as_done,
@@ -170,19 +175,32 @@ MUTANTS = {
         ),
         "no limit of age": edit("if old or not", "if not"),
         "always made": edit("if old or not entry.exists():", "if True:"),
-        "the younger are made anew": edit("st_mtime > max_age", "st_mtime < max_age"),
+        "the younger are made anew": edit("and age > max_age", "and age < max_age"),
         "hours for seconds": edit("> max_age", "> max_age * 3600"),
-        "the age of the log": edit("entry.stat().st_mtime > max_age", "paths[0].stat().st_mtime > max_age"),
+        "the age of the log": edit("entry.stat().st_mtime", "paths[0].stat().st_mtime"),
         "written in its place": edit(
-            '        with beside.open("wb") as file:\n'
-            "            np.save(file, make())\n"
-            "        os.replace(beside, entry)\n",
-            "        np.save(entry, make())\n",
+            '            with beside.open("wb") as file:\n'
+            "                np.save(file, make())\n"
+            "            os.replace(beside, entry)\n",
+            "            np.save(entry, make())\n",
+        ),
+        "a key of hash()": edit("{digest.hexdigest()}", "{hash(digest.hexdigest())}"),
+        "the names in the key": edit(
+            "hashlib.blake2b(path.read_bytes()).digest()", "path.name.encode() + path.read_bytes()"
+        ),
+        "the folders in the key": edit(
+            "hashlib.blake2b(path.read_bytes()).digest()", "str(path).encode() + path.read_bytes()"
+        ),
+        "contents joined": edit("hashlib.blake2b(path.read_bytes()).digest()", "path.read_bytes()"),
+        "columns joined": edit("repr(list(columns)).encode()", "''.join(columns).encode()"),
+        "a failed write leaves its file": edit("beside.unlink(missing_ok=True)", "pass"),
+        "the old entry goes first": edit(
+            "        try:\n", "        entry.unlink(missing_ok=True)\n        try:\n"
         ),
         "not mapped": edit(', mmap_mode="r")', ")"),
         "made, and not from the entry": edit(
-            "            np.save(file, make())",
-            "            rows = make()\n            np.save(file, rows)\n        return rows",
+            "                np.save(file, make())",
+            "                rows = make()\n                np.save(file, rows)\n            return rows",
         ),
         "kept in memory": _kept_in_memory,
         "one entry for all": edit("{digest.hexdigest()}", "entry"),

@@ -95,6 +95,10 @@ MUTANTS = {
         "rank 0's generator for all": edit("generators[w.rank]", "generators[0]"),
         "no generator": edit("torch.set_rng_state(generators[w.rank])", "pass"),
         "a generator for each old rank only": edit("if len(generators) == w.size:", "if True:"),
+        "the old generators for the first ranks": edit(
+            "if len(generators) == w.size:", "if w.rank < len(generators):"
+        ),
+        "gathered on rank 0 alone": edit(", dst=None)", ")"),
         "all new ranks draw alike": edit("1000 * run.steps + w.rank", "1000 * run.steps"),
         "the objects themselves": edit(
             "getattr(run, name).state_dict() for name in parts", "getattr(run, name) for name in parts"
@@ -115,6 +119,12 @@ MUTANTS = {
             "    return max(steps), (folder / f\"step-{max(steps):06d}\").read_bytes()",
             "    last = max(folder.glob(\"step-*\"))\n    return int(last.name[5:]), last.read_bytes()",
         ),
+        "the one written last": edit(
+            "    return max(steps), (folder / f\"step-{max(steps):06d}\").read_bytes()",
+            "    last = max(folder.glob(\"step-*\"), key=lambda path: path.stat().st_mtime)\n"
+            "    return int(last.name[5:]), last.read_bytes()",
+        ),
+        "max of nothing": edit("    if not steps:\n        return None\n", ""),
         "an empty folder is step 0": edit("        return None\n", "        return 0, b''\n"),
         "the path instead of the bytes": edit(".read_bytes()", ""),
     },
@@ -123,6 +133,11 @@ MUTANTS = {
         "asks only when told": _asks_when_told,
         "saves twice": _saves_twice,
         "all must be told": edit('rule="any"', 'rule="all"'),
+        "everybody must be told": edit(', rule="any"', ""),
+        "asks before the step": edit(
+            "        run.step()\n        stop = run.steps % ask == 0 and w.all_agree(told(), rule=\"any\")\n",
+            "        stop = run.steps % ask == 0 and w.all_agree(told(), rule=\"any\")\n        run.step()\n",
+        ),
         "asks in every step": edit("run.steps % ask == 0 and ", ""),
         "never asks": edit('run.steps % ask == 0 and w.all_agree(told(), rule="any")', "False"),
         "stops without a save": edit("if stop or run.steps % every == 0:", "if run.steps % every == 0:"),
@@ -141,6 +156,7 @@ MUTANTS = {
             "3600 / (interruptions_per_hour * hosts)", "3600 * hosts / interruptions_per_hour"
         ),
         "in seconds": edit(" / step_seconds))", "))"),
+        "no bound": edit("max(1, round(", "(round("),
         "no step between two saves": edit("max(1, round(", "max(0, round("),
         "rounded down": edit("max(1, round(", "max(1, int("),
         "a whole interval redone": edit("(tau / 2 + restart_seconds)", "(tau + restart_seconds)"),
