@@ -1,4 +1,4 @@
-"""`python -m dtlab.course build | verify | run | progress`: the course from the command line."""
+"""`dtlab course progress` for learners; `build | verify | run` for authors of lessons."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from cyclopts import App, Parameter
 
 from dtlab.errors import UserError
 
-app = App(name="course", help="Build, verify and run the notebooks of the course.")
+app = App(name="course", help="What you have solved; for authors: build, verify and run the notebooks.")
+AUTHORS = "For authors of lessons"
 
 
-@app.command
+@app.command(group=AUTHORS)
 def build(*lessons: str, learner_only: bool = False) -> int:
     """Build learner and solution notebooks from notebooks/src.
 
@@ -31,7 +32,7 @@ def build(*lessons: str, learner_only: bool = False) -> int:
     return 0
 
 
-@app.command
+@app.command(group=AUTHORS)
 def verify(*lessons: str, execute: bool = False) -> int:
     """Compare the built notebooks with their sources, and check the rules for authors.
 
@@ -49,7 +50,7 @@ def verify(*lessons: str, execute: bool = False) -> int:
     return 1 if problems else 0
 
 
-@app.command
+@app.command(group=AUTHORS)
 def run(
     *lessons: str,
     learner: bool = False,
@@ -90,10 +91,11 @@ def run(
 
 @app.command
 def progress() -> int:
-    """Show what you have solved."""
-    from dtlab.course.progress import progress_table
+    """Show what you have solved, and the file that keeps it."""
+    from dtlab.course.progress import progress_file, progress_table
 
     progress_table()
+    print(f"kept in {progress_file()}; the variable DTLAB_PROGRESS names another file")
     return 0
 
 

@@ -133,3 +133,17 @@ def test_the_recap_links_to_the_next_lesson_beside_it(monkeypatch, tmp_path, cap
     assert "Next: 01 Why distribute?" in shown[0]
     assert "<a href='01_why_distribute.ipynb'>01 Why distribute?</a>" in shown[1]
     assert "Next" not in shown[2]
+
+
+def test_the_command_names_the_file_and_marks_what_is_for_authors(own_progress, capsys):
+    from dtlab.cli import main
+
+    assert main(["course", "progress"]) == 0
+    shown = capsys.readouterr().out
+    assert f"kept in {own_progress}" in shown
+    assert "DTLAB_PROGRESS" in shown
+    assert main(["course", "--help"]) == 0
+    learners, authors = capsys.readouterr().out.split("For authors of lessons")
+    assert "progress" in learners
+    for command in ("build", "verify", "run"):
+        assert f" {command} " in authors
