@@ -1,6 +1,7 @@
 """A pipeline step drawn: ranks by time with the bubble hatched, and below it what they hold (lesson 08).
 
-``pipeline_figure`` takes a ``PipelineTimeline``, simulated or recorded on ranks.
+``pipeline_figure`` takes a ``PipelineTimeline``, simulated or recorded on ranks; ``schedule_figure`` a name
+and numbers.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from dtlab.errors import UserError
 from dtlab.figures.style import BLUE, GREEN, GREY, MARKERS, ORANGE, PALETTE, SKY, new_figure
 from dtlab.parallel.actions import Kind
-from dtlab.parallel.simulate import PipelineTimeline
+from dtlab.parallel.schedules import build_schedule
+from dtlab.parallel.simulate import PipelineTimeline, simulate
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,6 +77,35 @@ def pipeline_figure(
     panels[0].set_xlim(-0.01 * longest, 1.01 * longest)
     panels[-1].set_xlabel(f"time ({unit or 'a forward takes 1'})")
     _legend(fig, [kind for kind in Kind if kind in kinds])
+    return fig
+
+
+def schedule_figure(schedule: str = "1f1b", stages: int = 4, micro_batches: int = 8) -> Figure:
+    """A schedule by name on a simulated clock, with a backward of two forwards: what the explorer draws.
+
+    Args:
+        schedule: "gpipe", "1f1b", "interleaved" and "zbv" (2 stages a rank) or "zero_bubble".
+        stages: ranks of the pipeline, p.
+        micro_batches: of one step, m.
+
+    Numbers that the schedule cannot be built for give a figure that says why.
+
+    >>> schedule_figure("gpipe", 2, 4).axes[0].get_title(loc="left")
+    'gpipe: bubble 20.0 %, at most 4 activations on a rank'
+    """
+    try:
+        timeline = simulate(build_schedule(schedule, stages, micro_batches))
+    except UserError as error:
+        return _refused_figure(schedule, str(error))
+    return pipeline_figure(timeline)
+
+
+def _refused_figure(schedule: str, why: str) -> Figure:
+    from textwrap import fill
+
+    fig, axes = new_figure(f"{schedule} takes other numbers", alt=why, size=(9.0, 1.6))
+    axes.text(0.5, 0.5, fill(why, 90), ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
     return fig
 
 
