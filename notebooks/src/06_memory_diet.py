@@ -720,7 +720,7 @@ else:
 # third more arithmetic in theory, 30-40 % more time for a layer in published measurements. So: smaller micro-batches first, mixed precision for speed, and recompute when one sample is still too big.
 #
 # ## The bill
-# S3's job: 18 hours on two hosts, in pipelines of two. With 4 micro-batches a pipeline of 2 idles for $(p-1)/(m+p-1) = 1/5$ of the time (lesson 08, planned). The same cards in plain data
+# S3's job: 18 hours on two hosts, in pipelines of two. With 4 micro-batches a pipeline of 2 idles for $(p-1)/(m+p-1) = 1/5$ of the time (lesson 08). The same cards in plain data
 # parallel, 8 micro-batches of 16, do not have this bubble: 14.4 hours, if everything else stays the same. (He does not print `microbatches`; that library's default of 1 would make the bubble a half.)
 
 # %%

@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from dtlab import RankError, UserError, launch, load_dataset, traffic, world
+from dtlab import RankError, UserError, launch, traffic, world
 from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
 from dtlab.cost.cards import cards
 from dtlab.cost.pipeline import bubble_share, live_activations
-from dtlab.data.config import DataConfig
+from dtlab.cost.pipeline_memory import pipeline_bytes
 from dtlab.data.text import load_text
 from dtlab.diagnose.memory_trace import trace_memory
 from dtlab.figures.pipeline import pipeline_figure
@@ -196,7 +196,8 @@ for rank, result in enumerate(ordered):
     (one, sent, trace), (two, sent_2, _) = result["1f1b"], result["interleaved"]
     print(
         f"rank {rank}: 1f1b holds {one.peak_live[rank]} of 16, fits {trace.peak <= BUDGET};",
-        f"interleaved holds {two.peak_live[rank]} of 16 half stages",
+        f"interleaved holds {two.peak_live[rank]} of 16 half stages;",
+        f"sent for each micro-batch: {sent.messages // 16} and {sent_2.messages // 8}",
     )
     assert trace.peak <= BUDGET
     assert one.peak_live[rank] == 4 - rank == live_activations("1f1b", 4, 16, rank)
@@ -210,9 +211,20 @@ for name, results in (("whole", cut), ("in four", cut), ("1f1b", ordered), ("int
 # %% [markdown]
 # 1F1B holds $\min(m, p - r)$ micro-batches on rank $r$: 4, 3, 2, 1, with 16 as with 1,000. Rank $r$ runs $p - 1 - r$ forwards ahead, and from then on each forward is followed by a backward that frees as much as it took.
 #
-# It is no diet for rank 0, though. It holds $p$ micro-batches of $1/p$ of the layers: the activations of *one whole* micro-batch, on any number of stages. In published runs of an 8B model the first stage
-# took 63 GiB with 4 stages, and 64 GiB with 32.
-#
+# It is no diet for rank 0, though. It holds $p$ micro-batches of $1/p$ of the layers: the activations of *one whole* micro-batch, on any number of stages. In closed form, for a GPT of S3's 320M parameters
+# (the shape is our assumption) and micro-batches of 4:
+
+# %% tags=["nbval-check-output"]
+for p in (2, 4, 8):
+    first = pipeline_bytes("GPT 320M", p, num_micro_batches=16, micro_batch=4)[0].items
+    by_gpipe = pipeline_bytes("GPT 320M", p, 16, 4, schedule="gpipe")[0].items["activations"]
+    of_states = sum(size for item, size in first.items() if item != "activations")
+    print(
+        f"{p} stages, rank 0, GB: states {of_states / 1e9:.1f},",
+        f"activations {first['activations'] / 1e9:.1f}, under GPipe {by_gpipe / 1e9:.1f}",
+    )
+
+# %% [markdown]
 # ## Break it: both send first
 # GPipe is polite: first all activations go one way, then all gradients go the other. In 1F1B they cross. Here is the traffic of an order and nothing else: one number for each message, on two ranks.
 
@@ -280,8 +292,8 @@ assert by_order["gpipe"].makespan == by_order["1f1b"].makespan
 #
 # $$\frac{p-1}{v\,m+p-1}\qquad\text{here } \frac{3}{2\cdot 8+3} = \frac{3}{19} = 15.8\,\%$$
 #
-# It costs $v$ times the messages and a little memory: $1 + \frac{p-1}{p\,v} = 1 + \frac{3}{8}$ times the activations of 1F1B on rank 0, which is 11 half stages for 4 whole ones. Move the sliders. Two questions: from how many micro-batches on is the
-# bubble of 8 stages below a tenth? And what does GPipe hold then?
+# It costs messages, $2(v\,p - 1) = 14$ for each micro-batch instead of $2(p-1) = 6$ (add up what the four ranks sent above), and a little memory: $1 + \frac{p-1}{p\,v} = 1 + \frac{3}{8}$ times the activations of 1F1B on rank 0, which is
+# 11 half stages for 4 whole ones. Move the sliders. Two questions: from how many micro-batches on is the bubble of 8 stages below a fifth? And what does GPipe hold then?
 
 # %%
 schedule_explorer()
@@ -561,7 +573,7 @@ show(pipeline_figure({"measured": timeline, "simulated": paper}, unit="s"))
 print(f"formula for equal stages: {bubble_share(2, 8):.1%}")
 
 # %% [markdown]
-# The stage with the head takes longer, and the slowest stage sets the pace for all. `split` cuts by parameters; `split(model, p, weights=unit_seconds(model, batch))` cuts by measured time.
+# Stages are never quite equal (the first has the embedding, the last the head), and the slowest sets the pace for all. `split` cuts by parameters; `split(model, p, weights=unit_seconds(model, batch))` cuts by measured time.
 #
 # ### Faults that people reported
 # "The pipeline hangs with fewer micro-batches than stages", "the tied embedding drifts apart", and formulas used outside their range:
@@ -650,21 +662,23 @@ print(f"data parallel on 4 ranks, all gradients: {ring:,}, {ring / by_formula:.0
 assert activation_bytes == by_formula
 
 # %% [markdown]
-# One activation for each border, not for each layer: of the ways to cut, the pipeline sends least, and cutting into micro-batches sends the same bytes in more pieces. So "medium" is too high, as long as layers are wide and the batch is
-# small. And his "deep CTR models"? A recommender's parameters are in one place:
+# One activation for each border, not for each layer: of the ways to cut, the pipeline sends least, and cutting into micro-batches sends the same bytes in more pieces. His table
+# puts it above data parallel, "low": that depends on the batch. The pipeline's bytes grow with it, data parallel's do not, so here they would be equal at 13 times the batch. And his "deep CTR models"? A recommender's parameters are in one place. A DeepFM with
+# tables of a million, a thousand and a hundred rows, 1,024 columns wide as S4's (on the `meta` device, which holds shapes and no numbers):
 
 # %% tags=["lab-failure"]
-clicks = load_dataset(DataConfig(name="clicks", rows=1000))
+with torch.device("meta"):
+    recommender = DeepFM([1_000_000, 1_000, 100], num_dense=8, dim=1024)
 with expect_failure(
     UserError,
     match="DeepFM: one table holds",
     within=30,
     explain={
-        "of the parameters": "one stage would hold nearly all of them, and the others little to do",
-        "shard the table": "by rows, over all ranks: lesson 07",
+        "100% of the parameters": "rounded: one stage would hold all, and the others have nothing to do",
+        "shard the table": "by rows, over all ranks: lesson 07 (planned)",
     },
 ):
-    split(DeepFM(clicks.cardinalities, clicks.num_dense), 2)
+    split(recommender, 2)
 
 # %% [markdown]
 # ## On a GPU

@@ -112,6 +112,12 @@ def test_an_exception_on_a_rank_shows_its_line_and_no_word_on_restarts():
         ),
         ("06-accumulate", "ranks / total", "1 / total", "half of what it should be: DDP averages"),
         ("06-recompute", "        torch.set_rng_state(ctx.state)\n", "", "without dropout it is right"),
+        ("08-orders", "ranks - 1 - rank)", "ranks - rank)", "one forward too many before the first backward"),
+        ("08-orders", "ranks - 1 - rank)", "rank)", "Early ranks run the most forwards ahead"),
+        ("08-interleaved", "(v - 1 - c) * ranks", "c * ranks", "backwards begin with the last stage"),
+        ("08-interleaved", "number * ranks + within", "within", "passes each of the rank's stages once"),
+        ("08-run", "kept.pop((stage, i))", "kept[stage, i]", "kept.pop, not kept[...]"),
+        ("08-run", "loss(y, targets[i])", "loss(y, targets[i]) / 4", "0.25 times what it should be"),
         (
             "11-groups",
             "return deal(mine, workers)[worker]",

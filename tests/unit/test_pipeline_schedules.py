@@ -4,7 +4,7 @@ import pytest
 
 from dtlab.cost.pipeline import bubble_share, live_activations
 from dtlab.errors import UserError
-from dtlab.figures.pipeline import pipeline_figure
+from dtlab.figures.pipeline import pipeline_figure, schedule_figure
 from dtlab.figures.style import alt_text, png
 from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.legality import check_schedule
@@ -185,6 +185,20 @@ def test_the_figure_of_a_moment_shows_only_what_has_started():
     assert len(lanes.patches) == 2 + started
     with pytest.raises(ValueError, match="at least one timeline"):
         pipeline_figure({})
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_the_explorers_figure_is_that_of_the_simulated_schedule(name):
+    timeline = simulate(build_schedule(name, 3, 6))
+    assert alt_text(schedule_figure(name, 3, 6)) == alt_text(pipeline_figure(timeline))
+
+
+def test_numbers_that_a_schedule_cannot_take_give_a_figure_that_says_why():
+    figure = schedule_figure("interleaved", 4, 9)
+    assert "2 does not divide 9; take 8 or 12" in alt_text(figure)
+    (axes,) = figure.axes
+    assert "take 8 or 12" in " ".join(axes.texts[0].get_text().split())
+    assert png(figure)[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

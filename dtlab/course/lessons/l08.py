@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # Ranks and micro-batches: the lesson's own, fewer micro-batches than ranks, a pipeline of one, uneven ones.
 CASES = ((4, 8), (2, 5), (4, 2), (1, 3), (3, 7))
 _WAIT = (
-    "the first backward of a rank waits for the one of the rank behind it. How many forwards has this rank "
-    "time for until then? The last rank has none to wait for"
+    "the last rank has nothing to wait for and begins with a pair; each rank before it has time for one more "
+    "forward until its first gradient comes"
 )
 
 
@@ -117,19 +117,28 @@ def _legal(name: str, micro_batches: int, ranks: list[list[str]], v: int, case: 
         return check_schedule(Schedule.of(name, micro_batches, ranks, stages_per_rank=v))
     except UserError as error:
         told = str(error).removeprefix(f"{name}: ")
-        hint = (
-            "each waits for an action that stands behind the one that another rank waits in"
-            if "wait for ever" in told
-            else "an action is stage, F or B, micro-batch; rank r holds the stages r, r + ranks, ..."
+        raise CheckFailed(f"{case}: {told}.\nWhere to look: {_legal_look(told)}.") from None
+
+
+def _legal_look(told: str) -> str:
+    """Where to look for an order that cannot run, from what is wrong with it."""
+    if "wait for ever" in told:
+        return (
+            "each waits for an action that stands behind the one in which another rank waits. Early ranks "
+            "run the most forwards ahead, and backwards begin with the last stage"
         )
-        raise CheckFailed(f"{case}: {told}.\nWhere to look: {hint}.") from None
+    if "which it needs" in told:
+        return "is the warm-up too short, or does the backward of a pair come before its forward"
+    if "micro-batches" in told or "twice" in told or "never runs" in told:
+        return "each micro-batch from 0 to m - 1 passes each of the rank's stages once, forward and backward"
+    return "an action is stage, F or B, micro-batch, and rank r holds the stages r, r + ranks, ... only"
 
 
 def _alive_look(alive: int, right: int, look: str) -> str:
     if alive == right + 1:
-        return f"one too many forwards before the first backward. {look}"
+        return f"one forward too many before the first backward: {look}"
     if alive == right - 1:
-        return f"one forward too few before the first backward. {look}"
+        return f"one forward too few before the first backward: {look}"
     return look
 
 

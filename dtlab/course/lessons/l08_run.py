@@ -111,8 +111,12 @@ def _gradient_look(got: Tensor | None, right: Tensor) -> str:
     """What is wrong with a gradient, told from what it is instead."""
     if got is None or not bool(got.any()):
         return "it is 0: a received activation needs requires_grad_(), and every B action a backward"
-    if difference(got, ROWS * right, 1e-9) == "":
-        return "`loss` has divided by the rows already; what you multiply it with is too much"
+    ratio = float(got.flatten()[0] / right.flatten()[0])
+    if difference(got, ratio * right, 1e-9) == "":
+        return (
+            f"{ratio:.3g} times what it should be. loss(...) is the micro-batch's part already: multiply and "
+            "divide nothing, and run each backward once"
+        )
     return (
         "start each backward from what receive_gradient gives (the last stage: from the loss), with the "
         "micro-batch of the action, and clear no gradient in between"
