@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dtlab.course.checks import CheckFailed, Checks, ToDo, exercise
@@ -40,15 +40,14 @@ def orders(checks: Checks, answer: Any) -> None:
     """Two schedules in five sizes: actions, activations alive and time units first; then every action."""
     require_function(answer)
     names = [(name, p, m) for name in ("gpipe", "1f1b") for p, m in CASES]
-    given = {(n, p, m): given_orders(lambda r, p=p, n=n, m=m: answer(n, r, p, m), p) for n, p, m in names}
+    given = {(n, p, m): given_orders([answer(n, rank, p, m) for rank in range(p)]) for n, p, m in names}
     compare(checks, given, looks={"gpipe": "all forwards, then all backwards, each from 0 up", "1f1b": _WAIT})
 
 
-def given_orders(order_of: Callable[[int], Any], ranks: int) -> list[list[str]]:
-    """What the answer gives for each rank; ToDo for a stub, CheckFailed for what is no list of texts."""
+def given_orders(answers: Sequence[Any]) -> list[list[str]]:
+    """What was given for each rank, as lists; ToDo for a stub, CheckFailed for what is no list of texts."""
     found = []
-    for rank in range(ranks):
-        order = order_of(rank)
+    for rank, order in enumerate(answers):
         if order is None or order is ...:
             raise ToDo("the order is None; is a return missing?" if order is None else "...")
         if not isinstance(order, list | tuple) or not all(isinstance(action, str) for action in order):

@@ -31,7 +31,7 @@ def interleaved(checks: Checks, answer: Any) -> None:
 
     require_function(answer)
     given = {
-        ("interleaved", p, m, v): given_orders(lambda r, p=p, m=m, v=v: answer(r, p, m, v), p)
+        ("interleaved", p, m, v): given_orders([answer(rank, p, m, v) for rank in range(p)])
         for p, m, v in CASES
     }
     compare(

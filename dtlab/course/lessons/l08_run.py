@@ -225,9 +225,8 @@ class _Counted:
 
     def count_sends(self, messages: StageMessages) -> StageMessages:
         """The messages, whose two ways of sending are counted."""
-        ways = {"activations": messages.send_activation, "gradients": messages.send_gradient}
-        for what, send in ways.items():
-            setattr(messages, send.__name__, self._counting(what, send))
+        for what, name in (("activations", "send_activation"), ("gradients", "send_gradient")):
+            setattr(messages, name, self._counting(what, getattr(messages, name)))
         return messages
 
     def _counting(self, what: str, send: Callable[..., None]) -> Callable[..., None]:
