@@ -148,7 +148,7 @@ show(pipeline_figure({"whole batch, 4 ranks": whole}, unit="s"))
 # %% [markdown]
 # Nothing failed and nobody says so: four cards are paid, and one works. Every rank is busy for $1/p$ of the time, on $p$ stages. (The two ranks in the middle of the picture
 # wait twice, for the forward before them and for the backward behind them.) S4 tells of a model that was split "layer by layer" over cards and trained twice as slowly, and blames the
-# traffic. This is the other half of the reason.
+# traffic. A split like this one waits as well, however little it sends.
 #
 # With $m$ micro-batches a step lasts $m + p - 1$ turns (one micro-batch through one stage, forward and backward), and a rank works in $m$ of them. The idle share, the *bubble*:
 #
@@ -185,7 +185,7 @@ with expect_failure(
     launch(run_plans, 4, {"16": Plan("gpipe", 16, 4)}, BUDGET, timeout=80, echo=False)
 
 # %% [markdown]
-# GPipe keeps the activations of *every* micro-batch until the first backward, so memory grows with $m$. The cure for the bubble is the disease of the memory. Now 1F1B with the same 16, and two stages on each rank
+# GPipe keeps the activations of *every* micro-batch until the first backward, so memory grows with $m$. What shortens the bubble fills the memory. Now 1F1B with the same 16, and two stages on each rank
 # (*interleaved*) with eight:
 
 # %% tags=["nbval-check-output"]
@@ -225,6 +225,8 @@ for p in (2, 4, 8):
     )
 
 # %% [markdown]
+# With four times the stages the states fall to a quarter, and that is what cutting is for. 1F1B's activations fall by a third, and only because the embedding fills more and more of the first stage.
+#
 # ## Break it: both send first
 # GPipe is polite: first all activations go one way, then all gradients go the other. In 1F1B they cross. Here is the traffic of an order and nothing else: one number for each message, on two ranks.
 
