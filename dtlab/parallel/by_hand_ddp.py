@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from dtlab.errors import UserError
 from dtlab.parallel.checks import mutable_buffers, sparse_parameters, unused_message
 from dtlab.parallel.same_model import check_same_model
-from dtlab.parallel.sharded import is_sharded
+from dtlab.parallel.sharded import is_sharded, local_part
 
 __all__ = ["HandDDP", "broadcast_state"]
 
@@ -64,7 +64,7 @@ class HandDDP(nn.Module):
         check_same_model(module, group)
         broadcast_state(module, group)
         self._changing = mutable_buffers(module)
-        self._buckets = _fill_buckets(module, bucket_mb)
+        self._buckets = _fill_buckets(module, bucket_mb, group)
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._bucket_of = {parameter: bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._is_accumulating = False  # inside no_sync()
@@ -189,25 +189,27 @@ class _Bucket:
 
 
 def broadcast_state(module: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Give every rank of ``group`` the parameters and buffers of its rank 0; sharded parameters stay."""
-    shared = [parameter for parameter in module.parameters() if not is_sharded(parameter)]
+    """Give every rank of ``group`` its rank 0's parameters and buffers, but for what they hold in parts."""
+    shared = [parameter for parameter in module.parameters() if not is_sharded(parameter, group)]
     tensors: list[Tensor] = [*shared, *module.buffers()]
     for tensor in tensors:
-        data = tensor.detach()
+        data = local_part(tensor.detach())
         sent = data.contiguous()
         dist.broadcast(sent, group=group, group_src=0)
         if sent is not data:
             data.copy_(sent)
 
 
-def _fill_buckets(module: nn.Module, bucket_mb: float | None) -> list[_Bucket]:
+def _fill_buckets(
+    module: nn.Module, bucket_mb: float | None, group: dist.ProcessGroup | None
+) -> list[_Bucket]:
     """Trainable parameters, last first, in buckets of one dtype and device; each sparse table by itself."""
     most = float("inf") if bucket_mb is None else bucket_mb * 1e6
     sparse = set(sparse_parameters(module))
     buckets: list[_Bucket] = []
     open_buckets: dict[tuple[torch.dtype, torch.device], tuple[_Bucket, int]] = {}
     for name, parameter in reversed(list(module.named_parameters())):
-        if not parameter.requires_grad or is_sharded(parameter):
+        if not parameter.requires_grad or is_sharded(parameter, group):
             continue
         if name in sparse:
             buckets.append(_Bucket([parameter], is_sparse=True))

@@ -13,7 +13,8 @@ import inspect
 import re
 import warnings
 import weakref
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -71,7 +72,7 @@ def data_parallel(
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return _alone(model)
     check_sparse_gradients(model, dist.get_backend(group))
-    trainable = [p for p in model.parameters() if p.requires_grad and not is_sharded(p)]
+    trainable = [p for p in model.parameters() if p.requires_grad and not is_sharded(p, group)]
     if not trainable:
         check_same_model(model, group)  # as the engines do: a rank with trainable parameters waits in theirs
         warnings.warn(
@@ -101,12 +102,24 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def no_sync(model: nn.Module) -> AbstractContextManager[None]:
-    """``model.no_sync()``, or nothing for a model that was never wrapped.
+    """``model.no_sync()``, its like for ``fully_sharded``, or nothing for a model that was never wrapped.
 
     >>> with no_sync(nn.Linear(2, 1)):
     ...     pass
     """
+    if hasattr(model, "set_requires_gradient_sync"):
+        return _keep_gradients(model)
     return getattr(model, "no_sync", nullcontext)()
+
+
+@contextmanager
+def _keep_gradients(model: Any) -> Iterator[None]:
+    """FSDP: gradients stay whole on their rank until a backward outside."""
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
 
 
 def _alone(model: nn.Module) -> nn.Module:
@@ -145,7 +158,7 @@ class TorchDDP(DistributedDataParallel):
         if not has_changing_buffers:
             broadcast_state(module, group)  # DDP would leave the constant buffers out
         # The only way to tell DDP of parameters that are not its business, since torch 1.7; no public name.
-        module._ddp_params_and_buffers_to_ignore = sharded_names(module)  # type: ignore[assignment]
+        module._ddp_params_and_buffers_to_ignore = sharded_names(module, group)  # type: ignore[assignment]
         super().__init__(
             module,
             process_group=group,

@@ -5,7 +5,8 @@ runs the forwards and backwards of one optimizer step in the order of the schedu
 
 - The loss is a sum over samples or tokens, divided once by their number in the whole batch, so unequal
   micro-batches weigh right. Every rank gets it.
-- All ranks of one pipeline give the same inputs and targets.
+- All ranks of one pipeline give the same inputs and targets. Copies of the pipeline (``replicas``) give their
+  own; gradients and losses are summed over them.
 - Optimizer, learning rate and clipping stay outside: a rank's optimizer takes ``Pipeline.parameters()``.
 """
 
@@ -17,11 +18,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 
 from dtlab.errors import UserError
 from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.hand_pipeline import HandPipeline, SumLoss
 from dtlab.parallel.legality import check_schedule
+from dtlab.parallel.replica_sums import Replicas
+from dtlab.parallel.sharded import mark_stage
 from dtlab.parallel.simulate import PipelineTimeline, Span
 from dtlab.parallel.split import PipelineParts
 from dtlab.parallel.tied import TiedCopies
@@ -40,6 +44,7 @@ def pipeline(
     *,
     engine: Literal["by_hand", "torch"] = "by_hand",
     group: dist.ProcessGroup | None = None,
+    replicas: DeviceMesh | None = None,
 ) -> Pipeline:
     """This rank's part of a pipeline; every rank of ``group`` calls it.
 
@@ -50,6 +55,8 @@ def pipeline(
         engine: "by_hand" runs any legal schedule and unequal micro-batches, on gloo; "torch" runs torch's own
             schedules with equal micro-batches, on gloo or NCCL.
         group: the ranks of this pipeline, ``mesh["pp"].get_group()``; default: all ranks.
+        replicas: the ranks with the same stages and other samples, ``mesh["dp_replicate", "dp_shard"]``.
+            Stages that are ``fully_sharded`` reduce their gradients themselves.
 
     Raises:
         UserError: an illegal schedule, or stages and ranks that are not those of the schedule.
@@ -81,7 +88,7 @@ def pipeline(
         raise UserError(
             f"engine = 'by_hand' sends CPU tensors over gloo, the model is on {device}: take 'torch'"
         )
-    return Pipeline(parts, schedule, loss, engine, group)
+    return Pipeline(parts, schedule, loss, engine, group, replicas)
 
 
 class Pipeline:
@@ -100,11 +107,18 @@ class Pipeline:
         loss: SumLoss,
         engine: str,
         group: dist.ProcessGroup | None,
+        replicas: DeviceMesh | None = None,
     ) -> None:
         self.schedule, self._group, self._rank = schedule, group, groups.rank(group)
         self.stages = {number: parts.stages[number] for number in schedule.stages_of(self._rank)}
         self._tied = TiedCopies(parts.tied, self.stages, schedule, self._rank, group)
         self.tied = self._tied.names
+        self._replicas = Replicas(self.stages.values(), replicas)
+        if groups.has_group() and groups.world_size(group) > 1:
+            copies = {(number, name) for number, name in self.tied}
+            for number, stage in self.stages.items():
+                for name, parameter in stage.named_parameters():
+                    mark_stage(parameter, group or dist.group.WORLD, is_copy=(number, name) in copies)
         self._hand = HandPipeline(self.stages, schedule, loss, self._rank, group)
         self._engine: HandPipeline | TorchPipeline = self._hand
         if engine == "torch":
@@ -121,18 +135,21 @@ class Pipeline:
 
         Args:
             inputs, targets: the whole batch, [B, ...] each, the same on all ranks of the pipeline.
-            divide_by: samples or tokens of the global batch; default: B.
+            divide_by: samples or tokens of the global batch; default: B, summed over the replicas.
 
         Returns:
-            The loss of the whole batch, summed over micro-batches and divided; 0-dimensional, float64, CPU.
+            The loss of the global batch, summed over micro-batches and replicas, and divided; 0-dimensional,
+            float64, CPU.
 
         Raises:
             UserError: fewer samples than micro-batches; unequal micro-batches with torch's engine.
         """
         divide_by = self._check(inputs, targets, divide_by)
+        held = self._replicas.set_aside()
         before = self._tied.set_aside()
         total = self._engine.step(inputs, targets, divide_by)
         self._tied.sum_gradients(before)
+        self._replicas.sum_gradients(held)
         return self._told_to_all(total)
 
     def evaluate(self, inputs: Tensor, targets: Tensor, divide_by: float | None = None) -> Tensor:
@@ -173,7 +190,7 @@ class Pipeline:
                 f"batch of {len(inputs)} samples cannot be cut into {self.schedule.num_micro_batches} "
                 "micro-batches: take fewer micro-batches or a larger batch"
             )
-        divide_by = len(inputs) if divide_by is None else float(divide_by)
+        divide_by = self._replicas.total(len(inputs)) if divide_by is None else float(divide_by)
         if not divide_by > 0:
             raise UserError(f"divide_by = {divide_by}: give the number of samples or tokens, above 0")
         return divide_by
@@ -184,7 +201,7 @@ class Pipeline:
             wire = total.to(groups.wire_device(self._group))
             dist.broadcast(wire, group=self._group, group_src=last)
             total = wire.cpu()
-        return total
+        return self._replicas.summed(total)
 
 
 _KINDS = list(Kind)

@@ -7,7 +7,6 @@ and head stay one parameter.
 
 from typing import Literal
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -26,10 +25,9 @@ from dtlab.errors import UserError
 from dtlab.models.gpt import GPT, Block
 from dtlab.parallel.by_hand_ddp import broadcast_state
 from dtlab.parallel.dims import ParallelDims
-from dtlab.parallel.sharded import shard_group
 from dtlab.parallel.tensor import ColumnLinear, RowLinear, copy_to_ranks
 from dtlab.parallel.vocabulary_parallel import VocabularyEmbedding, VocabularyHead
-from dtlab.ranks import groups
+from dtlab.parallel.whole import whole
 
 __all__ = ["full_parameters", "tensor_parallel"]
 
@@ -86,25 +84,7 @@ def tensor_parallel(
 
 def full_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter as one process would hold it, on all ranks; every rank calls it."""
-    found = {}
-    for name, parameter in model.named_parameters():
-        if hasattr(parameter, "full_tensor"):
-            found[name] = parameter.full_tensor().detach()
-        elif hasattr(parameter, "shard_dim"):
-            found[name] = _joined(parameter)
-        else:
-            found[name] = parameter.detach()
-    return found
-
-
-def _joined(parameter: nn.Parameter) -> Tensor:
-    group, part = shard_group(parameter), parameter.detach().contiguous()
-    parts = [part]
-    if groups.world_size(group) > 1:
-        parts = [torch.empty_like(part) for _ in range(groups.world_size(group))]
-        dist.all_gather(parts, part, group=group)
-    whole = torch.cat(parts, parameter.shard_dim)  # type: ignore[attr-defined]
-    return whole[: getattr(parameter, "whole_size", len(whole))]
+    return {name: whole(parameter) for name, parameter in model.named_parameters()}
 
 
 def _cut_by_hand(model: GPT, group: dist.ProcessGroup, gather_logits: bool) -> None:

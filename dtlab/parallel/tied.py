@@ -10,10 +10,10 @@ from collections.abc import Mapping
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from dtlab.errors import UserError
 from dtlab.parallel.actions import Schedule
+from dtlab.parallel.sharded import laid_out_gradient, local_part
 from dtlab.parallel.split import TiedParameter, replace_parameter
 
 __all__ = ["TiedCopies"]
@@ -58,7 +58,7 @@ class TiedCopies:
                 self._shared.append((parameter, ranks[1 - ranks.index(rank)]))
                 if rank != ranks[0]:
                     self.names.append(here[0])
-                self._start_equal(_local(parameter.data), is_first=rank == ranks[0])
+                self._start_equal(local_part(parameter.data), is_first=rank == ranks[0])
 
     def set_aside(self) -> list[Tensor | None]:
         """Before a step: take away gradients of earlier steps, summed over the copies already."""
@@ -72,10 +72,7 @@ class TiedCopies:
         for number, (parameter, peer) in enumerate(self._shared):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            if isinstance(parameter.grad, DTensor) and isinstance(parameter, DTensor):
-                # A gradient may come whole, or as a sum that is still due.
-                parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
-            gradient = _local(parameter.grad)
+            gradient = local_part(laid_out_gradient(parameter))
             mine, other = gradient.contiguous(), torch.empty_like(gradient)
             there, back = (
                 dist.P2POp(way, tensor, group=self._group, tag=_TAG + number, group_peer=peer)
@@ -86,7 +83,7 @@ class TiedCopies:
             gradient.add_(other)
             earlier = before[number]
             if earlier is not None:
-                gradient.add_(_local(earlier))
+                gradient.add_(local_part(earlier))
 
     def _start_equal(self, values: Tensor, *, is_first: bool) -> None:
         number, (_, peer) = len(self._shared) - 1, self._shared[-1]
@@ -94,11 +91,6 @@ class TiedCopies:
             dist.send(values.contiguous(), group=self._group, group_dst=peer, tag=_TAG + number)
         else:
             dist.recv(values, group=self._group, group_src=peer, tag=_TAG + number)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """What this rank holds: a DTensor's part, sharing its memory, or the tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _parameter(stages: Mapping[int, nn.Module], stage: int, name: str) -> nn.Parameter:

@@ -1,13 +1,16 @@
-"""The norm of all gradients together, and clipping by it (lesson 06).
+"""The norm of all gradients together, and clipping by it (lessons 06 and 09).
 
 Dense and sparse gradients count alike. Under data parallelism the gradients are already the mean over the
-ranks, so every rank computes the same norm and no message is needed. Of sharded parameters every rank holds
-another part: their squares are summed over the ranks, those of replicas counted once.
+ranks, so every rank computes the same norm and no message is needed. Every number of the model counts once:
+
+- squares of parts are summed over the ranks that hold the parts, those of replicas are not;
+- squares of stages are summed over the pipeline, and of a tied parameter one copy counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +19,14 @@ from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
 from dtlab.errors import UserError
-from dtlab.parallel.sharded import is_sharded, shard_group
+from dtlab.parallel.sharded import (
+    is_sharded,
+    is_tied_copy,
+    laid_out_gradient,
+    local_part,
+    shard_group,
+    stage_group,
+)
 
 
 @torch.no_grad()
@@ -24,40 +34,61 @@ def total_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The 2-norm of all gradients, a 0-dimensional tensor; not finite as soon as one entry is not.
 
     Rows that a sparse gradient lists twice are added up first (in place of ``.grad``). Parameters without a
-    gradient do not count; without any gradient the norm is 0. With sharded parameters it is a collective.
+    gradient do not count; without any gradient the norm is 0. With sharded parameters, or those of a
+    pipeline, it is a collective.
 
     >>> weight = torch.zeros(2, requires_grad=True)
     >>> weight.grad = torch.tensor([3.0, 4.0])
     >>> float(total_norm([weight]))
     5.0
     """
-    replicated: list[Tensor] = []
-    distributed: list[Tensor] = []  # DTensors
-    # Parts by the group that shares them, with a zero of their kind for a rank whose part has no gradient.
-    parts: dict[dist.ProcessGroup | None, list[Tensor]] = {}
+    # Gradients by the groups over which their squares are summed. Every rank of a group meets the kinds in
+    # the same order, also a rank whose parts have no gradient.
+    kinds: dict[tuple[dist.ProcessGroup | None, ...], list[Tensor]] = {}
+    stages: list[dist.ProcessGroup] = []
+    device = torch.device("cpu")
     for parameter in parameters:
-        found = replicated
-        if hasattr(parameter, "full_tensor"):
-            found = distributed
-        elif is_sharded(parameter):
-            found = parts.setdefault(shard_group(parameter), [parameter.new_zeros(1)])
+        device = parameter.device
+        pipeline = stage_group(parameter)
+        if pipeline is not None and pipeline not in stages:
+            stages.append(pipeline)
+        found = kinds.setdefault(_shared_by(parameter), [])
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
             parameter.grad = parameter.grad.coalesce()
-            found.append(parameter.grad.values())
+            gradient = parameter.grad.values()
         else:
-            found.append(parameter.grad)
-    norms = [get_total_norm(replicated)] if replicated or not (distributed or parts) else []
-    if distributed:
-        # A partial sum until it is asked for as a whole.
-        norm = get_total_norm(distributed)
-        norms.append(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    for group, gradients in parts.items():
-        squares = get_total_norm(gradients).square()
+            gradient = local_part(laid_out_gradient(parameter))
+        if not is_tied_copy(parameter):
+            found.append(gradient)
+    norms = []
+    for groups, gradients in kinds.items():
+        norm = get_total_norm(gradients) if gradients else torch.zeros((), device=device)
+        norms.append(_summed(norm, groups))
+    total = norms[0] if len(norms) == 1 else get_total_norm(norms)
+    return _summed(total, stages)
+
+
+def _shared_by(parameter: Any) -> tuple[dist.ProcessGroup | None, ...]:
+    """The groups over which a parameter is cut; () for a whole one."""
+    if hasattr(parameter, "full_tensor"):
+        mesh = parameter.device_mesh
+        return tuple(
+            mesh.get_group(axis)
+            for axis, placement in enumerate(parameter.placements)
+            if not placement.is_replicate() and mesh.size(axis) > 1
+        )
+    return (shard_group(parameter),) if is_sharded(parameter) else ()
+
+
+def _summed(norm: Tensor, groups: Sequence[dist.ProcessGroup | None]) -> Tensor:
+    if not groups:
+        return norm
+    squares = norm.double().square()
+    for group in groups:
         dist.all_reduce(squares, group=group)
-        norms.append(squares.sqrt())
-    return norms[0] if len(norms) == 1 else get_total_norm(norms)
+    return squares.sqrt().to(norm.dtype)
 
 
 @torch.no_grad()
@@ -73,10 +104,11 @@ def clip_by_norm(parameters: Iterable[Tensor], max_norm: float, norm: Tensor) ->
     with_gradient = [parameter for parameter in parameters if parameter.grad is not None]
     sparse = [parameter for parameter in with_gradient if parameter.grad.is_sparse]  # type: ignore[union-attr]
     dense = [parameter for parameter in with_gradient if not parameter.grad.is_sparse]  # type: ignore[union-attr]
-    for is_dtensor in (False, True):  # torch does not scale both kinds in one call
-        kind = [parameter for parameter in dense if hasattr(parameter.grad, "full_tensor") == is_dtensor]
-        if kind:
-            torch.nn.utils.clip_grads_with_norm_(kind, max_norm, norm)
+    kinds: dict[Any, list[Tensor]] = {}  # torch does not scale those of several meshes in one call
+    for parameter in dense:
+        kinds.setdefault(getattr(parameter.grad, "device_mesh", None), []).append(parameter)
+    for kind in kinds.values():
+        torch.nn.utils.clip_grads_with_norm_(kind, max_norm, norm)
     if sparse:
         factor = min(1.0, max_norm / (float(norm) + 1e-6))
         for parameter in sparse:

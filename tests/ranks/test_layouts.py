@@ -1,0 +1,56 @@
+"""Sharded, hybrid and pipelined layouts train as one process: losses, parameters and gradient norms."""
+
+from typing import Any
+
+import pytest
+
+import dtlab
+from dtlab.diagnose.layouts import Layout, Task, compare_layout, train_alone, train_in_layout
+from dtlab.parallel.dims import ParallelDims
+
+TASK = Task(steps=5, batch=8, clip=0.5)
+LAYOUTS = {
+    "fsdp 2": Layout(ParallelDims(dp_shard=2)),
+    "zero-1 on 2": Layout(ParallelDims(dp_replicate=2), zero=True),
+    "fsdp 4": Layout(ParallelDims(dp_shard=4)),
+    "fsdp 4, parameters kept": Layout(ParallelDims(dp_shard=4), options={"reshard_after_forward": False}),
+    "hsdp 2 x 2": Layout(ParallelDims(dp_replicate=2, dp_shard=2)),
+    "dp 2 x tp 2": Layout(ParallelDims(dp_replicate=2, tp=2)),
+    "fsdp 2 x tp 2": Layout(ParallelDims(dp_shard=2, tp=2), options={"sequence_parallel": True}),
+    "dp 2 x pp 2": Layout(ParallelDims(dp_replicate=2, pp=2)),
+    "fsdp 2 x pp 2": Layout(ParallelDims(dp_shard=2, pp=2), engine="torch"),
+    "fsdp 2 x pp 2 by hand": Layout(ParallelDims(dp_shard=2, pp=2)),
+}
+
+
+def run_all(names: list[str]) -> dict[str, Any]:
+    with dtlab.world():
+        return {name: train_in_layout(LAYOUTS[name], TASK) for name in names}
+
+
+@pytest.fixture(scope="module")
+def runs() -> dict[str, list[Any]]:
+    """Name of a layout -> what each rank has after training; one launch for each world size."""
+    found: dict[str, list[Any]] = {}
+    for size in (2, 4):
+        names = [name for name, layout in LAYOUTS.items() if layout.dims.size == size]
+        results = dtlab.launch(run_all, size, names, timeout=300, echo=False)
+        found |= {name: [result[name] for result in results] for name in names}
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone() -> Any:
+    return train_alone(TASK)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_trains_as_one_process_with_the_same_gradient_norm(name: str, runs: Any, alone: Any) -> None:
+    losses, parameters, norms = compare_layout(runs[name], alone)
+    assert losses <= 1e-10
+    assert parameters <= 1e-10
+    assert norms <= 1e-6
+
+
+def test_clipping_had_something_to_do(alone: Any) -> None:
+    assert max(alone.norms) > TASK.clip
