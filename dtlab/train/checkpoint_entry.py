@@ -16,7 +16,7 @@ from dtlab.ranks.late import LateRankError
 from dtlab.ranks.rank_state import RankState
 from dtlab.train.checkpoint_files import disk_error
 
-__all__ = ["differing", "enter", "own_group", "together"]
+__all__ = ["differing", "enter", "enter_all", "own_group", "together"]
 
 T = TypeVar("T")
 
@@ -69,6 +69,12 @@ def enter(group: dist.ProcessGroup | None, what: str, seconds: float) -> None:
             late,
             states,
         ) from error
+
+
+def enter_all(what: str, seconds: float = 10.0) -> None:
+    """As :func:`enter`, for all ranks of a gloo world; with another backend nothing is checked."""
+    if agreement.world_size() > 1 and dist.get_backend() == "gloo":
+        enter(dist.group.WORLD, what, seconds)
 
 
 def together(group: dist.ProcessGroup | None, folder: Path, action: Callable[[], T]) -> list[T]:

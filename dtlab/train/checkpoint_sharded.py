@@ -71,9 +71,21 @@ def save_sharded(folder: Path, tensors: Mapping[str, Tensor], group: dist.Proces
     dcp = _dcp()
     writer = dcp.HuggingFaceStorageWriter(str(folder), save_distributed=True)
     try:
-        dcp.save(dict(tensors), storage_writer=writer, process_group=group, no_dist=group is None)
+        dcp.save(_apart(tensors), storage_writer=writer, process_group=group, no_dist=group is None)
     except dcp.CheckpointException as error:  # a BaseException: `except Exception` would not see it
         raise _first_failure(error) from None
+
+
+def _apart(tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors, each with memory of its own as the format wants it: tied weights share theirs."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        address = tensor.to_local().untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if address in seen else tensor
+        if address:  # an empty shard has none
+            seen.add(address)
+    return apart
 
 
 def targets(folder: Path, names: list[str], live: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -152,7 +164,7 @@ def lay_out(tensor: Tensor, template: Tensor | None) -> Tensor:
 
 def _first_failure(error: Any) -> UserError:
     number, (cause, _) = next(iter(error.failures.items()))
-    line = next(iter(str(cause).splitlines()), "") or type(cause).__name__
+    line = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
     failure = UserError(f"rank {number}: {type(cause).__name__}: {line}")
     failure.__cause__ = cause
     return failure

@@ -19,6 +19,7 @@ from dtlab.errors import UserError
 from dtlab.files import appears_whole
 from dtlab.parallel.sharded import check_whole
 from dtlab.ranks import agreement
+from dtlab.train.checkpoint_entry import enter_all
 from dtlab.train.checkpoint_files import disk_error
 from dtlab.train.checkpoint_parts import bare
 from dtlab.train.checkpoint_sharded import is_sharded
@@ -36,6 +37,7 @@ def export_model(model: nn.Module, path: str | Path, *, metadata: Mapping[str, s
 
     Raises:
         UserError: the place cannot be written.
+        LateRankError: the model is sharded and a rank did not call this (gloo); it is named.
 
     >>> import tempfile
     >>> model, twin = nn.Linear(2, 1), nn.Linear(2, 1)
@@ -47,6 +49,8 @@ def export_model(model: nn.Module, path: str | Path, *, metadata: Mapping[str, s
     path, state, owners = Path(path), {}, set()
     is_writer = agreement.rank() == 0
     check_whole(model)
+    if any(is_sharded(parameter) for parameter in model.parameters()):
+        enter_all("export_model()")
     for name, tensor in bare(model).state_dict(keep_vars=True).items():
         if not isinstance(tensor, Tensor):
             raise UserError(f"{name} is a {type(tensor).__name__}: a safetensors file holds tensors only")
