@@ -55,7 +55,8 @@ def data_parallel(
     model back, and so does a model without trainable parameters, with a :class:`DtlabWarning`.
 
     ``UserError`` for an unknown engine, a bucket of no size, sparse gradients on NCCL, and ranks whose models
-    differ in the name, shape or dtype of a parameter or buffer, or in what is frozen.
+    differ in the name, shape or dtype of a parameter or buffer, or in what is frozen; and for DTensors that
+    the ranks of ``group`` should average.
 
     >>> model = data_parallel(nn.Linear(2, 1))  # a world of one
     >>> with model.no_sync():
@@ -72,6 +73,12 @@ def data_parallel(
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return _alone(model)
     check_sparse_gradients(model, dist.get_backend(group))
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "full_tensor") and not is_sharded(parameter, group):
+            raise UserError(
+                f"{name}: DDP averages no DTensors; take fully_sharded(model, mesh), which does also with "
+                "dp_shard = 1, or tensor_parallel(..., engine='by_hand')"
+            )
     trainable = [p for p in model.parameters() if p.requires_grad and not is_sharded(p, group)]
     if not trainable:
         check_same_model(model, group)  # as the engines do: a rank with trainable parameters waits in theirs

@@ -43,7 +43,7 @@ def fully_sharded(
     """``model`` cut over the data-parallel ranks of ``mesh``, in place; every rank calls it.
 
     All ranks start from the parameters of the first data-parallel rank. Build the optimizer afterwards. A
-    model on the meta device is cut as it is; give it values with ``load_full_state``.
+    model on the meta device is cut as it is: ``model.to_empty(device=...)``, then ``scatter_state``, fill it.
 
     Args:
         mesh: from ``build_mesh``; its axes ``dp_replicate`` and ``dp_shard`` are used.
@@ -55,7 +55,7 @@ def fully_sharded(
             since a sum of many ranks in bfloat16 loses small ones.
         reshard_after_forward: True gives a block's parameters away after forward and gathers them again for
             backward (least memory, ZeRO-3); False keeps them (a third less traffic, ZeRO-2); a number keeps
-            them cut over that many ranks, a divisor of ``dp_shard``, such as the ranks of one host.
+            them cut over that many neighbouring ranks, a divisor of ``dp_shard``: those of one host.
 
     Raises:
         UserError: a block that is not there, a parameter that two groups share, sparse gradients, a dtype
@@ -75,7 +75,7 @@ def fully_sharded(
             raise UserError(f"{name} = {dtype}: choose a floating-point dtype, such as torch.bfloat16")
     if param_dtype is not None and reduce_dtype is None and param_dtype.itemsize < 4:
         reduce_dtype = torch.float32
-    _check_reshard(reshard_after_forward, mesh["dp_shard"].size())
+    reshard_after_forward = _checked_reshard(reshard_after_forward, mesh["dp_shard"].size())
     sparse = sparse_parameters(model)
     if sparse:
         raise UserError(f"{sparse[0]}: FSDP has no sparse gradients; take shard_embeddings, or sparse=False")
@@ -139,12 +139,13 @@ def _groups(model: nn.Module, blocks: Sequence[str] | None) -> list[nn.Module]:
     return [known[block] for block in blocks]
 
 
-def _check_reshard(reshard: bool | int, ranks: int) -> None:
+def _checked_reshard(reshard: bool | int, ranks: int) -> bool | int:
     if isinstance(reshard, bool):
-        return
+        return reshard
     if reshard < 1 or ranks % reshard:
         fitting = ", ".join(str(number) for number in range(1, ranks + 1) if ranks % number == 0)
         raise UserError(
             f"reshard_after_forward = {reshard} does not divide dp_shard = {ranks}: give True, False, or one "
             f"of {fitting}"
         )
+    return {1: False, ranks: True}.get(reshard, reshard)  # torch takes the numbers between alone

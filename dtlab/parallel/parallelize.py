@@ -3,12 +3,14 @@
 ``parallelize(model, mesh)`` applies what the axes of the mesh ask for, in the order that torch needs: first
 matrices are cut, then what is left is cut or copied over the data-parallel ranks.
 
+Above all, ``tp`` > 1 cuts the matrices by ``tensor_parallel``. Then:
+
 =============  ==========  ===============================================================
 tp             dp_shard    what happens
 =============  ==========  ===============================================================
 1              1           ``data_parallel`` over ``dp_replicate``
 1 or more      above 1     ``fully_sharded``; with ``dp_replicate`` > 1 as HSDP
-above 1        1           ``tensor_parallel``, and ``fully_sharded`` over ``dp_replicate``
+above 1        1           ``fully_sharded`` over ``dp_replicate``; by hand ``data_parallel``
 =============  ==========  ===============================================================
 
 Pipelines have stages instead of a model: ``parallelize_stages`` does the same for each of them, and
@@ -16,7 +18,7 @@ Pipelines have stages instead of a model: ``parallelize_stages`` does the same f
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -32,14 +34,20 @@ __all__ = ["data_rank", "parallelize", "parallelize_stages"]
 
 
 def parallelize(
-    model: nn.Module, mesh: DeviceMesh, *, sequence_parallel: bool = False, **sharding: Any
+    model: nn.Module,
+    mesh: DeviceMesh,
+    *,
+    engine: Literal["by_hand", "dtensor"] = "dtensor",
+    sequence_parallel: bool = False,
+    **sharding: Any,
 ) -> nn.Module:
     """``model`` on the ranks of ``mesh`` (from ``build_mesh``); gradients are means over data-parallel ranks.
 
     Every rank calls it. Ranks that differ in ``tp`` alone must see the same samples (see ``data_rank``).
 
     Args:
-        sequence_parallel: with ``tp`` > 1, as for ``tensor_parallel``.
+        engine, sequence_parallel: with ``tp`` > 1, as for ``tensor_parallel``. Matrices cut by hand are
+            averaged by DDP and cannot be sharded once more.
         sharding: ``param_dtype``, ``reduce_dtype``, ``reshard_after_forward``, ``blocks`` for
             ``fully_sharded``.
 
@@ -59,10 +67,10 @@ def parallelize(
     if has_tp:
         if not isinstance(model, GPT):
             raise UserError(
-                f"tp = {mesh['tp'].size()}: there is no plan for {type(model).__name__}; take tp=1"
+                f"tp = {mesh['tp'].size()}: there is no plan for {type(model).__name__}; take tp = 1"
             )
-        tensor_parallel(model, mesh["tp"], sequence_parallel=sequence_parallel)
-    if mesh["dp_shard"].size() > 1 or (has_tp and mesh["dp_replicate"].size() > 1):
+        tensor_parallel(model, mesh["tp"], engine=engine, sequence_parallel=sequence_parallel)
+    if mesh["dp_shard"].size() > 1 or (has_tp and engine == "dtensor" and mesh["dp_replicate"].size() > 1):
         return fully_sharded(model, mesh, **sharding)
     if sharding:
         raise UserError(f"{', '.join(sharding)}: nothing is sharded with dp_shard = 1; leave it out")
