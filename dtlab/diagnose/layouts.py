@@ -13,6 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from dtlab.cost.decoder_activations import decoder_saved_bytes
+from dtlab.cost.parameters import decoder_units
+from dtlab.cost.pipeline import balanced_cuts, live_activations
 from dtlab.diagnose.saved_bytes import SavedBytes
 from dtlab.models.gpt import GPT, token_loss
 from dtlab.parallel.ddp import unwrap
@@ -30,7 +33,16 @@ from dtlab.ranks.means import mean
 from dtlab.ranks.worlds import world
 from dtlab.train.gradients import clip_by_norm, total_norm
 
-__all__ = ["Layout", "LayoutRun", "LayoutTrainer", "Task", "compare_layout", "train_alone", "train_in_layout"]
+__all__ = [
+    "Layout",
+    "LayoutRun",
+    "LayoutTrainer",
+    "Task",
+    "compare_layout",
+    "predicted_activation_bytes",
+    "train_alone",
+    "train_in_layout",
+]
 
 
 @dataclass(frozen=True)
@@ -164,6 +176,33 @@ def train_in_layout(layout: Layout, task: Task) -> LayoutRun:
     """On each rank of the layout, inside ``dtlab.launch``."""
     with world():
         return _train(LayoutTrainer(layout, task))
+
+
+def predicted_activation_bytes(layout: Layout | None, task: Task, rank: int = 0) -> int:
+    """``LayoutRun.activation_bytes`` of ``rank`` in closed form, without torch."""
+    model, options = task.model, layout.options if layout else {}
+    dims = layout.dims if layout else ParallelDims()
+    units = decoder_saved_bytes(
+        model["num_layers"],
+        model["dim"],
+        model["num_heads"],
+        model["vocab_size"],
+        task.model["sequence"],
+        task.batch // dims.dp // dims.pp,  # a pipeline's micro-batches: one for each of its ranks
+        element_bytes=task.dtype.itemsize,
+        tp=dims.tp,
+        sequence_parallel=options.get("sequence_parallel", False),
+        by_hand=options.get("engine") == "by_hand",
+    )
+    if layout is None or dims.pp == 1:
+        return sum(units)
+    stage = dims.place(rank).pp
+    weights = decoder_units(
+        model["num_layers"], model["dim"], model["vocab_size"], model["sequence"], tp=dims.tp
+    )
+    start, end = balanced_cuts(weights, dims.pp)[stage]
+    live = live_activations(layout.schedule, dims.pp, dims.pp, stage)  # type: ignore[arg-type]
+    return live * sum(units[start:end])
 
 
 def compare_layout(runs: Sequence[LayoutRun], alone: LayoutRun) -> tuple[float, float, float]:

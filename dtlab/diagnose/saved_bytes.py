@@ -16,7 +16,7 @@ __all__ = ["SavedBytes"]
 
 
 class SavedBytes:
-    """Counts the tensors saved for backward inside the block; memory that several share counts once.
+    """Counts the tensors saved for backward inside the block; views of one tensor count once.
 
     ``modules``: their parameters are not counted, also when FSDP has gathered them.
 
@@ -32,7 +32,7 @@ class SavedBytes:
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self._modules = list(modules)
-        self._held: dict[int, int] = {}  # address of a storage -> how many saved tensors lie in it
+        self._held: dict[int, int] = {}  # address -> how many saved tensors begin there
         self.now = self.peak = 0
 
     def __enter__(self) -> "SavedBytes":
@@ -44,21 +44,21 @@ class SavedBytes:
         self._hooks.__exit__()
 
     def _pack(self, tensor: Tensor) -> "_Saved":
-        storage = local_part(tensor.detach()).untyped_storage()
-        address = storage.data_ptr()
+        part = local_part(tensor.detach())
+        address, size = part.data_ptr(), min(part.nbytes, part.untyped_storage().nbytes())
         own = {
-            local_part(parameter.detach()).untyped_storage().data_ptr()
+            local_part(parameter.detach()).data_ptr()
             for module in self._modules
             for parameter in module.parameters()
         }
-        if address in own or not storage.nbytes():
+        if address in own or not size:
             return _Saved(tensor)
         number = self._held.get(address, 0)
         self._held[address] = number + 1
         if number == 0:
-            self.now += storage.nbytes()
+            self.now += size
             self.peak = max(self.peak, self.now)
-        return _Saved(tensor, self, address, storage.nbytes())
+        return _Saved(tensor, self, address, size)
 
     def _let_go(self, address: int, size: int) -> None:
         self._held[address] -= 1

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 
 import dtlab
-from dtlab.diagnose.layouts import Layout, Task, compare_layout, train_alone, train_in_layout
+from dtlab.cost.parameters import decoder_units
+from dtlab.diagnose.layouts import (
+    Layout,
+    Task,
+    compare_layout,
+    predicted_activation_bytes,
+    train_alone,
+    train_in_layout,
+)
 from dtlab.parallel.dims import ParallelDims
 
 TASK = Task(steps=5, batch=8, clip=0.5)
@@ -51,6 +59,28 @@ def test_a_layout_trains_as_one_process_with_the_same_gradient_norm(name: str, r
     assert losses <= 1e-10
     assert parameters <= 1e-10
     assert norms <= 1e-6
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_saved_activations_equal_the_closed_form_to_the_byte_on_every_rank(name: str, runs: Any) -> None:
+    measured = [run.activation_bytes for run in runs[name]]
+    ranks = range(len(measured))
+    assert measured == [predicted_activation_bytes(LAYOUTS[name], TASK, rank) for rank in ranks]
+
+
+def test_a_rank_holds_its_share_of_the_parameters(runs: Any, alone: Any) -> None:
+    held = {name: [run.num_parameters for run in ranks] for name, ranks in runs.items()}
+    whole = alone.num_parameters
+    assert held["fsdp 4"] == [whole // 4] * 4
+    assert held["hsdp 2 x 2"] == [whole // 2] * 4
+    assert held["zero-1 on 2"] == [whole] * 2
+    sizes = TASK.model
+    first, *blocks, last = decoder_units(2, sizes["dim"], sizes["vocab_size"], sizes["sequence"], tp=2)
+    tied = sizes["vocab_size"] * sizes["dim"] // 2
+    assert held["dp 2 x tp 2"] == [first + sum(blocks) + last - tied] * 4
+    assert (
+        sum(held["fsdp 2 x pp 2"]) == whole + sizes["vocab_size"] * sizes["dim"]
+    )  # both ends hold the table
 
 
 def test_clipping_had_something_to_do(alone: Any) -> None:
