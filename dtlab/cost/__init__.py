@@ -4,6 +4,8 @@
 - `catalogue`: instances and storage, every price with unit, region, date, source and kind.
 - `billing`: price x time with per-second billing; whole instances; spot beside on-demand.
 - `parameters`, `presets`, `memory`: parameter counts by formula and the bytes that training needs.
+- `decoder_activations`: bytes that autograd keeps of the course's GPT on a rank of any layout (lesson 09).
+- `host_memory`: what saving a whole model takes on a host (lesson 09).
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
 - `embedding`, `embedding_plan`: bytes of one step for each way to hold a table, and the least (lesson 07).
 - `collectives`: seconds of an all-reduce by the textbook model (lesson 02).

@@ -80,14 +80,12 @@ def fully_sharded(
     if sparse:
         raise UserError(f"{sparse[0]}: FSDP has no sparse gradients; take shard_embeddings, or sparse=False")
     groups = _groups(model, blocks)
-    own = {id(p) for p in model.parameters() if hasattr(p, "shard_group")}
-    ignored = {p for p in model.parameters() if id(p) in own}
-    if ignored:
-        name = next(name for name, p in model.named_parameters() if id(p) in own)
-        raise UserError(
-            f"{name}: its parts do not say what they are part of, so FSDP would mix them up; cut it with "
-            "engine='dtensor', or take data_parallel"
-        )
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "shard_group"):
+            raise UserError(
+                f"{name}: its parts do not say what they are part of, so FSDP would mix them up; cut it with "
+                "engine='dtensor', or take data_parallel"
+            )
     for axis in reversed(_DATA_AXES):
         if mesh[axis].size() > 1 and not any(p.is_meta for p in model.parameters()):
             check_same_model(model, mesh[axis].get_group())

@@ -102,13 +102,19 @@ def shard_group(parameter: Tensor) -> dist.ProcessGroup | None:
 def check_whole(model: nn.Module) -> None:
     """``UserError`` when the state dict of ``model`` would hold this rank's part under the name of the whole.
 
-    A DTensor says what it is part of; a marked parameter does not, and another rank's part is lost.
+    A DTensor says what it is part of; a marked parameter does not, and another rank's part is lost. So are
+    the stages of the others.
     """
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "shard_group"):
             raise UserError(
                 f"{name}: every rank holds another part of it, of which a saved file would keep one; "
                 "save dtlab.parallel.embedding.full_state(model), which all ranks call"
+            )
+        if stage_group(parameter) is not None:
+            raise UserError(
+                f"{name} belongs to one stage of a pipeline, and a file would keep rank 0's stages alone; "
+                "save dtlab.train.full_state.gather_state(pipeline, optimizer), which all ranks call"
             )
 
 

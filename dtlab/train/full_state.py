@@ -151,11 +151,16 @@ def _entries(modules: list[nn.Module], names: list[str], moments: Mapping[int, A
         for name, tensor in module.state_dict(keep_vars=True).items():
             parameters[name] = tensor
             yield _Entry(("model", name), tensor, tensor)
+    aliases: dict[int, list[str]] = {}
+    for name, tensor in parameters.items():
+        aliases.setdefault(id(tensor), []).append(name)
     for number, name in enumerate(names):
         for key, value in moments.get(number, {}).items():
             if not isinstance(value, Tensor):
                 value = torch.tensor(value)
-            yield _Entry(("optimizer", name, key), value, parameters[name])
+            # Under every name of a tied matrix: of a pipeline's stages one may know it by another.
+            for alias in aliases[id(parameters[name])]:
+                yield _Entry(("optimizer", alias, key), value, parameters[name])
 
 
 def _groups(state: Mapping[str, Any], names: list[str]) -> list[State]:
