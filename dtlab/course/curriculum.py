@@ -15,6 +15,7 @@ LESSONS: dict[str, LessonInfo] = {
     "04": LessonInfo("Samplers", 45),
     "05": LessonInfo("Big batch: lr scaling, warm-up, cosine", 50),
     "06": LessonInfo("Memory diet: mixed precision, accumulation, checkpointing", 55),
+    "07": LessonInfo("Tensor parallel, and the embedding trap", 55),
     "08": LessonInfo("Pipeline parallel", 55),
     "11": LessonInfo("Feeding the ranks", 50),
     "12": LessonInfo("Debugging clinic", 55),

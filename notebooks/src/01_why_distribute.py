@@ -163,7 +163,7 @@ for n in (1, 2):
 
 # %% [markdown]
 # Both ranks hold everything: two cards, and not a byte less on either. Data parallel divides the *data*. A model that does
-# not fit one card does not fit eight of them under DDP; other ways of splitting (lesson 08; 07 and 09 are planned) divide the model.
+# not fit one card does not fit eight of them under DDP; other ways of splitting (lessons 07 and 08; 09 is planned) divide the model.
 #
 # ## Look: what the ranks gave
 
@@ -246,7 +246,7 @@ assert need.verdict(t4) == "does not fit"
 # %% [markdown]
 # Mixed precision halves activations, and there are next to none: 0.01 GB saved of 16. What fills the card are the
 # states of the table, and for those the remedies are sparse gradients, an optimizer that keeps one number a row, or rows
-# split over the ranks (lesson 07, planned). So the two advised the wrong way round: S3's model should save memory
+# split over the ranks (lesson 07). So the two advised the wrong way round: S3's model should save memory
 # first, S4's table should be split. The rule that decides is neither's: **find the largest item of the bill, and take the
 # remedy that shrinks it.** S0's "batch size and accumulation did not cure the out-of-memory error" is what you see
 # when the largest item is states.

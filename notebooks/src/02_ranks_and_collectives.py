@@ -552,7 +552,7 @@ if solved("02-seconds"):
 
 # %% [markdown]
 # A rank of the ring sends 2 x 7 / 8 x 1.28 = 2.24 GB in each step. "Low" would be right if a step computed for much longer than
-# the ring takes, on faster links, or with sparse gradients: lesson 10 measures the first, lesson 07 builds the last (both planned).
+# the ring takes, on faster links, or with sparse gradients: lesson 10 (planned) measures the first, lesson 07 builds the last.
 #
 # ## Recap
 

@@ -694,7 +694,7 @@ print(f"{sold.sagemaker_name}: {sold.gpus} cards of {sold.gpu_memory_gb:.1f} GB"
 # Mixed precision on top made it *more*: the weights' copies came, and there was little left to halve. From 92 % to 68 % is 26 % of what was used. For autocast alone to save it, at least 52 % of the memory would have to be
 # activations and all of them be halved.
 #
-# S0 also writes that changing the batch and accumulating did *not* cure the error. That is true when the largest item is the states, or a single sample. A wide embedding table is such a case: lesson 07 (planned)
+# S0 also writes that changing the batch and accumulating did *not* cure the error. That is true when the largest item is the states, or a single sample. A wide embedding table is such a case: lesson 07
 # shows that these diets do not move its bytes. Always look at the bill first.
 
 # %% [markdown]

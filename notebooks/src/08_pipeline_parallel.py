@@ -677,7 +677,7 @@ with expect_failure(
     within=30,
     explain={
         "100% of the parameters": "rounded: one stage would hold all, and the others have nothing to do",
-        "shard the table": "by rows, over all ranks: lesson 07 (planned)",
+        "shard the table": "by rows, over all ranks: lesson 07",
     },
 ):
     split(recommender, 2)
