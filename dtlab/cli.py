@@ -119,7 +119,10 @@ def _refuse(error: Exception, *, same_on_all_ranks: bool = False) -> int:
 
     line = one_line(str(error), most=10_000)
     if tell_agent(line):
-        leave_to_rank_0()
+        try:
+            leave_to_rank_0()
+        except _Terminated:  # by the agent, because rank 0 has spoken and left
+            return 2
     elif same_on_all_ranks and os.environ.get("RANK", "0") != "0":
         return 2
     print(f"dtlab: {line}", file=sys.stderr)

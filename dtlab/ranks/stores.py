@@ -20,6 +20,7 @@ from dtlab.ranks.environment import Membership, is_loopback
 
 # A rank that hosts the store keeps it until the process ends: the port stays ours, late peers still find it.
 _stores: dict[tuple[str, int], Any] = {}
+_RANK_0_SAYS_SO = 5.0  # seconds between listening and joining, on a busy machine
 
 
 def open_store(m: Membership, timeout: float) -> Any:
@@ -151,14 +152,18 @@ def _rank_0_runs_already(m: Membership) -> str | None:
         f"rank 0 was started twice: two processes have {m.origin.get('rank', 'RANK')}=0 "
         f"(world size {m.size}). Fix: give each process its own rank"
     )
-    store = _client(m, 2, 2)
-    if store is None:
-        return None
-    with contextlib.suppress(Exception):
-        prefixed = dist.PrefixStore(f"dtlab/{m.job}", store)
-        if prefixed.check([join_key(1, 0)]):
-            prefixed.set(fault_key(1), message)
-            return message
+    # The other rank 0 may have the port and not have said yet that it is there.
+    deadline = time.monotonic() + _RANK_0_SAYS_SO
+    while time.monotonic() < deadline:
+        store = _client(m, 2, 2)
+        if store is None:
+            return None
+        with contextlib.suppress(Exception):
+            prefixed = dist.PrefixStore(f"dtlab/{m.job}", store)
+            if prefixed.check([join_key(1, 0)]):
+                prefixed.set(fault_key(1), message)
+                return message
+        time.sleep(0.1)
     return None
 
 

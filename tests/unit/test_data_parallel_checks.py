@@ -79,7 +79,7 @@ def test_only_buffers_that_a_forward_changes_are_broadcast() -> None:
 def test_buckets_hold_each_trainable_parameter_once_and_no_more_than_their_size() -> None:
     model = DeepFM([30, 50], 4, dim=4, hidden=(8,), sparse=True)
     model.bias.requires_grad_(False)
-    buckets = _fill_buckets(model, bucket_mb=0.0004)
+    buckets = _fill_buckets(model, 0.0004, None)
     names = {parameter: name for name, parameter in model.named_parameters()}
     held = [names[parameter] for bucket in buckets for parameter in bucket.parameters]
     assert sorted(held) == sorted(set(names.values()) - {"bias"})
@@ -87,14 +87,14 @@ def test_buckets_hold_each_trainable_parameter_once_and_no_more_than_their_size(
     for bucket in buckets:
         size = sum(parameter.nbytes for parameter in bucket.parameters)
         assert size <= 400 or len(bucket.parameters) == 1
-    dense = [bucket for bucket in _fill_buckets(model, None) if not bucket.is_sparse]
+    dense = [bucket for bucket in _fill_buckets(model, None, None) if not bucket.is_sparse]
     assert len(dense) == 1
     assert names[dense[0].parameters[0]] == "mlp.1.bias", "the last layer comes first"
 
 
 def test_parameters_of_two_types_do_not_share_a_bucket() -> None:
     model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 2).double()})
-    assert [{p.dtype for p in bucket.parameters} for bucket in _fill_buckets(model, None)] == [
+    assert [{p.dtype for p in bucket.parameters} for bucket in _fill_buckets(model, None, None)] == [
         {torch.float64},
         {torch.float32},
     ]
