@@ -35,7 +35,7 @@ def test_memory_that_a_step_frees_is_taken_again_without_page_faults(monkeypatch
     (kept,) = launch(_faults_of_steps, 1, True, echo=False, timeout=60)
     (given_back,) = launch(_faults_of_steps, 1, False, echo=False, timeout=60)
     assert given_back >= 20 * 16  # 32 MiB in every step, were they even huge pages
-    assert kept < given_back / 4
+    assert kept < min(20 * 100, given_back / 4)
 
 
 def test_the_users_own_thresholds_are_left_alone(monkeypatch):
