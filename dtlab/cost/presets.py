@@ -14,7 +14,7 @@ from dtlab.cost.parameters import (
 )
 from dtlab.errors import UserError
 
-Family = Literal["resnet", "bert", "gpt", "llama", "deepfm", "unstated"]
+Family = Literal["resnet", "bert", "gpt", "llama", "deepfm", "counted", "unstated"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,8 @@ class Preset:
     """A model's shape and size. Fields that a family does not have are 0.
 
     - `parameters`: all of them; `table_parameters`: those in embedding tables of a recommender.
+    - `kv_heads`: heads of keys and values; `tied`: the output matrix is the input embedding.
+    - `sample_bytes`: what a counted module keeps of one sample for the backward pass, in fp32.
     - `formula`: how `parameters` was counted; `source`: where the shape is from; `note`: what we assumed.
     """
 
@@ -41,6 +43,9 @@ class Preset:
     dim: int = 0
     mlp: tuple[int, ...] = ()
     table_parameters: int = 0
+    kv_heads: int = 0
+    tied: bool = False
+    sample_bytes: int = 0
     note: str = ""
 
 
@@ -58,7 +63,7 @@ BERT_LARGE = Preset(
     parameters=bert_parameters(layers=24, hidden=1024, vocab=30522, positions=512),
     formula="(V + s + 2)*h + 2*h + L*(12*h^2 + 13*h) + h^2 + h",
     source="Devlin et al., arXiv 1810.04805",
-    layers=24, hidden=1024, ffn=4096, heads=16, vocab=30522, seq_len=512,
+    layers=24, hidden=1024, ffn=4096, heads=16, kv_heads=16, vocab=30522, seq_len=512,
     note="encoder and pooler, no task head",
 )  # fmt: skip
 MULTIMODAL_320M = Preset(
@@ -84,7 +89,7 @@ GPT_320M = Preset(
     parameters=sum(decoder_units(layers=24, hidden=1024, vocab=16384, positions=1024)) - 16384 * 1024,
     formula="V*h + s*h + L*(12*h^2 + 2*h) + h",
     source="dtlab.models.gpt at the size that the course's source S3 states",
-    layers=24, hidden=1024, ffn=4096, heads=16, vocab=16384, seq_len=1024,
+    layers=24, hidden=1024, ffn=4096, heads=16, kv_heads=16, vocab=16384, seq_len=1024, tied=True,
     note="S3 states 320M parameters and no shape: this shape is our assumption",
 )  # fmt: skip
 GPT_3 = Preset(
@@ -93,7 +98,7 @@ GPT_3 = Preset(
     parameters=gpt_parameters(layers=96, hidden=12288, vocab=50257, positions=2048),
     formula="V*h + s*h + L*(12*h^2 + 13*h) + 2*h",
     source="Brown et al., arXiv 2005.14165, table 2.1",
-    layers=96, hidden=12288, ffn=49152, heads=96, vocab=50257, seq_len=2048,
+    layers=96, hidden=12288, ffn=49152, heads=96, kv_heads=96, vocab=50257, seq_len=2048, tied=True,
 )  # fmt: skip
 LLAMA_7B = Preset(
     name="Llama 7B",
@@ -101,7 +106,7 @@ LLAMA_7B = Preset(
     parameters=llama_parameters(layers=32, hidden=4096, ffn=11008, vocab=32000, heads=32),
     formula="L*(4*h^2 + 3*h*f + 2*h) + h + 2*V*h",
     source="Touvron et al., arXiv 2307.09288",
-    layers=32, hidden=4096, ffn=11008, heads=32, vocab=32000, seq_len=4096,
+    layers=32, hidden=4096, ffn=11008, heads=32, kv_heads=32, vocab=32000, seq_len=4096,
 )  # fmt: skip
 LLAMA_70B = Preset(
     name="Llama 70B",
@@ -109,7 +114,7 @@ LLAMA_70B = Preset(
     parameters=llama_parameters(layers=80, hidden=8192, ffn=28672, vocab=32000, heads=64, kv_heads=8),
     formula="L*(2*h^2*(1 + 8/64) + 3*h*f + 2*h) + h + 2*V*h",
     source="Touvron et al., arXiv 2307.09288",
-    layers=80, hidden=8192, ffn=28672, heads=64, vocab=32000, seq_len=4096,
+    layers=80, hidden=8192, ffn=28672, heads=64, kv_heads=8, vocab=32000, seq_len=4096,
 )  # fmt: skip
 
 PRESETS: dict[str, Preset] = {
