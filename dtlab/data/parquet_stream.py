@@ -8,7 +8,8 @@
 - In memory are one decoded row group and this rank's rows of one window (two with a prefetch thread).
 - The price: each rank and each worker decodes the groups of the whole window, and turns only its own rows
   into features. Decoding once is what a ``Cache`` is for: the columns are then mapped from disk.
-- Features are fitted beforehand; they are applied to the rows of a window at once.
+- Features are fitted beforehand. They are applied to the rows of a window at once, which costs least; a
+  worker applies them batch by batch, since its consumer would wait for the whole window.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import copy
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,16 +109,18 @@ class ParquetStream(BlockStream):
 
     def walk(self, worker: int, num_workers: int) -> Iterator[Batch]:
         """Yield one worker's share of this rank's batches, without moving the sampler."""
-        travels = get_worker_info() is not None
-        for batches in self.chunks(worker, num_workers):
-            for batch in batches:
-                # A slice would take its whole window into shared memory with it.
-                yield batch.take(torch.arange(len(batch))) if travels else batch
+        for batches in self.chunks(worker, num_workers, at_once=get_worker_info() is None):
+            yield from batches
 
     def chunks(
-        self, worker: int = 0, num_workers: int = 1, finish: Callable[[Batch], Batch] | None = None
+        self,
+        worker: int = 0,
+        num_workers: int = 1,
+        finish: Callable[[Batch], Batch] | None = None,
+        *,
+        at_once: bool = True,
     ) -> Iterator[list[Batch]]:
-        """As ``walk``, the batches that a window completes at a time.
+        """As ``walk``, the batches that a window completes at a time; one by one if not ``at_once``.
 
         ``finish`` is applied to the rows of a window before they are cut (page-locking, device).
         """
@@ -133,17 +136,21 @@ class ParquetStream(BlockStream):
             start = stop
             if not numbers:
                 continue
-            taken = self._rows(rows[mine])
-            if finish is not None:
-                taken = finish(taken)
             counts = np.bincount(steps[mine] - first, minlength=last - first + 1)
-            parts = taken.split([int(counts[n - first]) for n in numbers])
+            sizes = [int(counts[n - first]) for n in numbers]
+            if at_once:
+                taken = self._rows(rows[mine])
+                parts: Iterable[Batch] = (taken if finish is None else finish(taken)).split(sizes)
+            else:
+                parts = self._one_by_one(rows[mine], sizes)
             complete = []
             for number, part in zip(numbers, parts, strict=True):
                 carry.append(part)
                 if min((number + 1) * size, end) <= stop:
                     complete.append(carry[0] if len(carry) == 1 else Batch.concat(carry))
                     carry = []
+                    if not at_once:
+                        yield [complete.pop()]
             # A batch that goes on in the next window must not keep this whole window in memory.
             carry = [part.take(np.arange(len(part))) for part in carry]
             if complete:
@@ -159,11 +166,16 @@ class ParquetStream(BlockStream):
             if not cache_entries.is_within(batch, self.features):  # what is mapped was not looked at before
                 raise UserError(f"the kept columns in {self._place} are damaged: delete that folder")
             return batch
-        order = np.argsort(rows)
-        ascending = rows[order]
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
+        ascending, back = ascending_order(rows)
         return self._transformed(self.reader.read(ascending), ascending).take(back)
+
+    def _one_by_one(self, rows: np.ndarray, sizes: list[int]) -> Iterator[Batch]:
+        """``rows`` read at once, and made into batches of these sizes one after the other."""
+        ascending, back = ascending_order(rows)
+        table = self.reader.read(ascending)
+        for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+            places, inside = ascending_order(back[end - size : end])
+            yield self._transformed(table.take(places), ascending[places]).take(inside)
 
     def _transformed(self, table: Any, rows: np.ndarray) -> Batch:
         started = time.perf_counter()
@@ -194,6 +206,18 @@ class ParquetStream(BlockStream):
         sampler = copy.copy(self.sampler)
         sampler._group = None  # workers take no part in collectives
         return {**self.__dict__, "sampler": sampler}
+
+
+def ascending_order(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The rows in ascending order, and where each of them then stands: ``ascending[back]`` is ``rows``.
+
+    >>> [part.tolist() for part in ascending_order(np.array([7, 2, 5]))]
+    [[2, 5, 7], [2, 0, 1]]
+    """
+    order = np.argsort(rows)
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return rows[order], back
 
 
 def rows_to_score(

@@ -118,6 +118,37 @@ def test_the_columns_are_those_of_the_table_in_memory(make, features):
             assert torch.equal(column, batch.columns()[name]), name
 
 
+@pytest.mark.parametrize(("world_size", "workers"), [(1, 1), (2, 1), (2, 3)])
+@pytest.mark.parametrize("id_column", ["id", parquet.ROW])
+def test_batches_made_one_by_one_are_those_of_a_window_made_at_once(
+    log, features, world_size, workers, id_column
+):
+    known = dataclasses.replace(features, spec=dataclasses.replace(SPEC, id=id_column))
+    for rank, worker in itertools.product(range(world_size), range(workers)):
+        stream = ParquetStream(log, known, 64, window=3, seed=5, rank=rank, world_size=world_size)
+        at_once = flat(stream.chunks(worker, workers))
+        one_by_one = list(stream.chunks(worker, workers, at_once=False))
+        assert {len(batches) for batches in one_by_one} == {1}
+        for ours, wanted in zip(flat(one_by_one), at_once, strict=True):
+            for name, column in wanted.columns().items():
+                assert torch.equal(ours.columns()[name], column)
+
+
+def test_the_consumer_of_a_worker_does_not_wait_for_the_features_of_a_window(make):
+    made = []
+
+    class Counting(ParquetStream):
+        def _transformed(self, table, rows):
+            made.append(len(rows))
+            return super()._transformed(table, rows)
+
+    stream = make()
+    counting = Counting(stream.paths, stream.features, 64, window=3, seed=5, rank=0, world_size=1)
+    batches = counting.chunks(at_once=False)
+    assert [len(next(batches)[0]) for _ in range(2)] == [64, 64]
+    assert made == [64, 64]  # the window holds 150 rows
+
+
 def test_epochs_differ_and_rows_are_mixed_over_files(make):
     stream = make()
     first, second = list(stream), list(stream)
