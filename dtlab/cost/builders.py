@@ -71,10 +71,14 @@ def transformer(
         parameters=parameters,
         formula=formula,
         source="the shape that was given",
+        layers=layers,
+        hidden=hidden,
         ffn=ffn,
+        heads=heads,
         kv_heads=kv_heads,
+        vocab=vocab,
+        seq_len=seq_len,
         tied=tied,
-        **sizes,
     )
 
 
