@@ -42,6 +42,12 @@ app.command("dtlab.commands.money:cost", name="cost", help="Price of a run: inst
 app.command(
     "dtlab.commands.money:instances", name="instances", help="List the known instances with their prices."
 )
+app.command(
+    "dtlab.commands.prices:app", name="prices", help="Which prices are in use; refresh them from AWS."
+)
+app.command(
+    "dtlab.commands.alarm:alarm", name="alarm", help="AWS's own alarms on spending, as checked requests."
+)
 app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")
 
 

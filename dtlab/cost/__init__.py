@@ -2,6 +2,7 @@
 
 - `units`: GB and GiB, never mixed.
 - `catalogue`: instances and storage, every price with unit, region, date, source and kind.
+- `price_file`, `price_refresh`: prices of your own, and those of AWS's price list (lesson 14).
 - `billing`: price x time with per-second billing; whole instances; spot beside on-demand.
 - `parameters`, `presets`, `memory`: parameter counts by formula and the bytes that training needs.
 - `strategy`, `builders`: how a model is trained on many ranks; presets from a shape of your own (lesson 09).
@@ -10,6 +11,9 @@
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
 - `embedding`, `embedding_plan`: bytes of one step for each way to hold a table, and the least (lesson 07).
 - `collectives`: seconds of an all-reduce by the textbook model (lesson 02).
-- `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs
-  (lesson 13).
+- `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs;
+  `spot_plan` puts a run on spot hosts beside the same on demand (lesson 13).
+- `economics`, `source_table`: dollars per epoch, per sample and to a target; the source's table recomputed.
+- `storage_bill`, `queueing`: what data costs; jobs that wait against hosts that idle (lesson 14).
+- `alarms`: AWS's own alarms on spending as checked requests (lesson 14).
 """

@@ -1,112 +1,34 @@
 """Instances and storage with their prices: what is known, from where and of when; unknown is an error.
 
-The figures lie in `data/instances.csv` and `data/storage_prices.csv`. A blank there means that no source was
-found: asking for it raises `UserError` with what is known instead; it never becomes zero or a default.
+The figures lie in `data/instances.csv` and `data/storage_prices.csv`; a price file of the user's own
+(`price_file`) goes before them. A blank means that no source was found: asking for it raises `UserError` with
+what is known instead; it never becomes zero or a default.
 Used for the bill of every lesson; lesson 14 works with the whole table.
 """
 
 import csv
 import difflib
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import replace
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
 
-from dtlab.cost.prices import Kind, Price, SpotRange
-from dtlab.cost.units import GB, GIB
+from dtlab.cost.instance import DEFAULT_REGION, Instance, Service, did_you_mean
+from dtlab.cost.instance_table import DATA, packaged_instances
+from dtlab.cost.price_file import PriceRow, active_path, read_price_file
+from dtlab.cost.prices import Price
 from dtlab.errors import UserError
 
-DATA = Path(__file__).parent / "data"
-DEFAULT_REGION = "us-east-1"
-Service = Literal["sagemaker", "ec2"]
-
-# Retired types and what AWS sells in their place, card for card first, faster machines after it.
-SUCCESSORS = {
-    "p3.2xlarge": ("g5.xlarge", "g6.xlarge"),
-    "p3.8xlarge": ("g5.12xlarge", "g6e.12xlarge"),
-    "p3.16xlarge": ("g5.48xlarge", "g6e.48xlarge", "p4d.24xlarge"),
-    "p3dn.24xlarge": ("p4d.24xlarge",),
-}
-
-
-@dataclass(frozen=True)
-class Instance:
-    """A machine type. Memory is in GiB as the API reports it; `prices` has a `Price` per service and region.
-
-    >>> instance("ml.g5.12xlarge").gpus
-    4
-    >>> instance("g5.12xlarge").price("sagemaker").usd
-    7.09
-    """
-
-    name: str
-    gpus: int = 0
-    gpu: str = ""
-    gpu_memory_gib: float | None = None
-    vcpus: int = 0
-    memory_gib: float | None = None
-    network_gbps: float | None = None
-    interconnect: str = ""
-    interconnect_gb_per_second: float | None = None
-    nvme_gb: float = 0.0
-    efa: bool = False
-    status: str = "current"
-    on_sagemaker: bool = True
-    successors: tuple[str, ...] = ()
-    prices: tuple[tuple[Service, Price], ...] = ()
-    spot: SpotRange | None = None
-    note: str = ""
-
-    @property
-    def sagemaker_name(self) -> str:
-        return f"ml.{self.name}"
-
-    @property
-    def retired(self) -> bool:
-        return self.status.lower() == "retired"
-
-    @property
-    def gpu_memory_bytes(self) -> int:
-        """Memory of one card in bytes; an error where no source states it."""
-        if self.gpu_memory_gib is None:
-            raise UserError(f"instance={self.name!r} has no GPU, or no source for the memory of its cards")
-        return round(self.gpu_memory_gib * GIB)
-
-    @property
-    def gpu_memory_gb(self) -> float:
-        """Memory of one card in GB (1e9 bytes)."""
-        return self.gpu_memory_bytes / GB
-
-    def price(self, service: Service = "sagemaker", region: str = DEFAULT_REGION) -> Price:
-        """The hourly price of the whole machine, all its cards included.
-
-        A source that does not state its region is offered for us-east-1 and keeps "unstated" as its region.
-
-        Raises:
-            UserError: no price is known for this service and region; the message says where one is.
-        """
-        known = [price for offered, price in self.prices if offered == service]
-        for price in known:
-            if price.region == region or (price.region == "unstated" and region == DEFAULT_REGION):
-                return price
-        label = {"sagemaker": "SageMaker", "ec2": "EC2"}.get(service)
-        if label is None:
-            raise UserError(f"service={service!r} is unknown: use 'sagemaker' or 'ec2'")
-        if service == "sagemaker" and not self.on_sagemaker:
-            raise UserError(
-                f"instance={self.name!r} is not a SageMaker type: use kind='ec2', or another type"
-            )
-        if known:
-            regions = sorted({price.region for price in known})
-            raise UserError(
-                f"region={region!r} has no {label} price for {self.name}: known in {', '.join(regions)}"
-                f"{_did_you_mean(region, regions)}"
-            )
-        others = sorted({offered for offered, _ in self.prices} - {service})
-        hint = f"known for {', '.join(others)}" if others else f"status: {self.status}"
-        raise UserError(
-            f"instance={self.name!r} has no {label} price in any source ({hint}): name another type"
-        )
+__all__ = [
+    "DATA",
+    "DEFAULT_REGION",
+    "Instance",
+    "Service",
+    "check_region",
+    "instance",
+    "instances",
+    "storage",
+    "storage_items",
+]
 
 
 def instance(name: str) -> Instance:
@@ -144,6 +66,21 @@ def instances(*, gpus: int | None = None, include_retired: bool = True) -> tuple
     )
 
 
+def check_region(region: str) -> None:
+    """Refuse a region in which no price of any instance is known.
+
+    >>> check_region("us-esat-1")
+    Traceback (most recent call last):
+    dtlab.errors.UserError: region='us-esat-1' has no price in the catalogue: known are us-east-1, ...
+    """
+    known = {price.region for found in _instances().values() for _, price in found.prices} - {"unstated"}
+    if region not in known:
+        raise UserError(
+            f"region={region!r} has no price in the catalogue: known are {', '.join(sorted(known))}"
+            f"{did_you_mean(region, sorted(known))}; dtlab prices refresh --region adds one"
+        )
+
+
 def storage(item: str, region: str = DEFAULT_REGION) -> Price:
     """The price of a kind of storage or of an operation on it.
 
@@ -153,7 +90,15 @@ def storage(item: str, region: str = DEFAULT_REGION) -> Price:
     Raises:
         UserError: the item is unknown, or no price is known for that region.
     """
-    rows = [row for row in _storage_rows() if row["item"].lower() == str(item).strip().lower()]
+    name = str(item).strip().lower()
+    own = [row.price for row in _own_rows() if row.service == "storage" and row.name.lower() == name]
+    for price in own:
+        if price.region == region:
+            return price
+    rows = [row for row in _storage_rows() if row["item"].lower() == name]
+    if own and not rows:
+        regions = sorted({price.region for price in own})
+        raise UserError(f"region={region!r} has no price for {item}: known in {', '.join(regions)}")
     if not rows:
         raise UserError(f"storage={item!r} is unknown{_nearest(str(item), list(storage_items()))}")
     for row in rows:
@@ -174,7 +119,8 @@ def storage(item: str, region: str = DEFAULT_REGION) -> Price:
 
 def storage_items() -> tuple[str, ...]:
     """The names that `storage` understands."""
-    return tuple(dict.fromkeys(row["item"] for row in _storage_rows()))
+    own = [row.name for row in _own_rows() if row.service == "storage"]
+    return tuple(dict.fromkeys([*(row["item"] for row in _storage_rows()), *own]))
 
 
 def _same_thing(item: str, row: dict[str, str]) -> bool:
@@ -195,13 +141,53 @@ def _nearest(name: str, known: list[str]) -> str:
     return f": known are {', '.join(known[:6])} and {len(known) - 6} more"
 
 
-def _did_you_mean(region: str, regions: list[str]) -> str:
-    near = difflib.get_close_matches(region, regions, n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def _own_rows() -> tuple[PriceRow, ...]:
+    """The rows of the price file in use, read again when it changes."""
+    path = active_path()
+    if path is None:
+        return ()
+    try:
+        state = path.stat()
+    except OSError:
+        return read_price_file(path)  # says what is wrong with it
+    return _read(path, (state.st_mtime_ns, state.st_size))
 
 
-def _number(text: str) -> float | None:
-    return float(text) if text else None
+@lru_cache(maxsize=8)
+def _read(path: Path, _state: tuple[int, int]) -> tuple[PriceRow, ...]:
+    return read_price_file(path)
+
+
+def _instances() -> dict[str, Instance]:
+    rows = _own_rows()
+    return _with_own(rows) if rows else packaged_instances()
+
+
+@lru_cache(maxsize=8)
+def _with_own(rows: tuple[PriceRow, ...]) -> dict[str, Instance]:
+    found = dict(packaged_instances())
+    for row in rows:
+        if row.service == "storage":
+            continue
+        known = found.get(row.name)
+        if known is None and row.gpus is None:
+            raise UserError(
+                f"price file: instance {row.name!r} is not in the catalogue{_nearest(row.name, list(found))}"
+                " For a new type fill the columns gpus, gpu, gpu_memory_gib and network_gbps"
+            )
+        service: Service = "sagemaker" if row.service == "sagemaker" else "ec2"
+        if known is None:
+            known = Instance(
+                row.name, row.gpus or 0, row.gpu, row.gpu_memory_gib, network_gbps=row.network_gbps,
+                on_sagemaker=False, status="from your price file",
+            )  # fmt: skip
+        # The newest file's price stands first, and the first that fits is taken.
+        found[row.name] = replace(
+            known,
+            prices=((service, row.price), *known.prices),
+            on_sagemaker=known.on_sagemaker or service == "sagemaker",
+        )
+    return found
 
 
 @cache
@@ -210,70 +196,5 @@ def _storage_rows() -> tuple[dict[str, str], ...]:
         return tuple(csv.DictReader(file))
 
 
-@cache
-def _instances() -> dict[str, Instance]:
-    with (DATA / "instances.csv").open(newline="", encoding="utf-8") as file:
-        return {row["instance_type"]: _from_row(row) for row in csv.DictReader(file)}
-
-
-def _from_row(row: dict[str, str]) -> Instance:
-    name = row["instance_type"]
-    spot = None
-    if row["ec2_spot_usd_h_median"]:
-        low, middle, high = (float(row[f"ec2_spot_usd_h_{part}"]) for part in ("min", "median", "max"))
-        spot = SpotRange(low, middle, high, DEFAULT_REGION, _date(row["spot_date"]), row["spot_source"])
-    return Instance(
-        name=name,
-        gpus=int(row["gpu_count"]),
-        gpu=row["gpu"],
-        gpu_memory_gib=_number(row["gpu_mem_gib_each"]),
-        vcpus=int(row["vcpu"]),
-        memory_gib=_number(row["ram_gib"]),
-        network_gbps=_number(row["network_gbps"]),
-        interconnect=row["intra_node_interconnect"],
-        interconnect_gb_per_second=_number(row["intra_gpu_bw_GBps_bidir_per_gpu"]),
-        nvme_gb=_number(row["nvme_total_gb"]) or 0.0,
-        efa=row["efa"] == "True",
-        status=row["status"].lower() if row["status"] == "RETIRED" else row["status"],
-        on_sagemaker=row["in_sagemaker_training_enum"] == "True",
-        successors=SUCCESSORS.get(name, ()),
-        prices=tuple(_prices(row)),
-        spot=spot,
-        note=row["notes"],
-    )
-
-
 def _date(text: str) -> str:
     return text.partition(" (")[0]
-
-
-def _prices(row: dict[str, str]) -> list[tuple[Service, Price]]:
-    """Listed prices; then an estimate for us-east-1 where it has none: EC2 x the ratio of that type's family.
-
-    The ratio of SageMaker's price to EC2's was found constant in every row that has both.
-    """
-    found: list[tuple[Service, Price]] = []
-    kind: Kind = "retired" if row["status"] == "RETIRED" else "on-demand"
-    ec2 = _number(row["ec2_ondemand_usd_h_us_east_1"])
-    ec2_date = _date(row["ec2_price_date"])
-    if ec2 is not None:
-        found.append(("ec2", Price(ec2, "USD/h", DEFAULT_REGION, ec2_date, row["ec2_price_source"], kind)))
-    listed = _number(row["sagemaker_training_usd_h"])
-    region = row["sagemaker_price_region"]
-    if listed is not None:
-        date = row["sagemaker_price_date"]
-        found.append(("sagemaker", Price(listed, "USD/h", region, date, row["sagemaker_price_source"], kind)))
-    if region not in (DEFAULT_REGION, "unstated") and ec2 is not None:
-        ratio = _number(row["sagemaker_over_ec2_ratio"])
-        estimate = _number(row["sagemaker_rule_estimate_usd_h"])
-        if estimate is not None and ratio is None:
-            ratio = estimate / ec2
-        if ratio is not None:
-            ratio = round(ratio, 2)
-            note = f"EC2 x {ratio:g}"
-            price = Price(
-                round(ec2 * ratio, 6), "USD/h", DEFAULT_REGION, ec2_date, row["ec2_price_source"], "estimate",
-                note=note,
-            )  # fmt: skip
-            found.append(("sagemaker", price))
-    return found

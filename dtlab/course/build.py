@@ -57,6 +57,7 @@ def course_environment(strict: bool, progress: Path) -> dict[str, str]:
     return {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
+        "DTLAB_PRICES": "",  # the figures of the package, not those of whoever builds
         "DTLAB_COURSE_STRICT": "1" if strict else "0",
         "DTLAB_PROGRESS": str(progress),
         "DTLAB_STATIC": "1",

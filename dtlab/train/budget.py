@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from dtlab.cost import billing
+from dtlab.cost import billing, catalogue
 
 __all__ = ["Budget"]
 
@@ -37,7 +37,8 @@ class Budget:
         spent_seconds: float = 0.0,
     ) -> None:
         self.max_seconds, self.max_usd = max_seconds, max_usd
-        self._instance, self._count = instance, count
+        # Looked up once: a price file that changes does not move the limit of a run that has begun.
+        self._instance, self._count = catalogue.instance(instance), count
         self.spent_seconds = spent_seconds
         self._start = time.monotonic()
 

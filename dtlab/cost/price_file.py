@@ -1,0 +1,191 @@
+"""A price file of your own, whose figures go before those of the package (lesson 14).
+
+It is a CSV with the columns of `COLUMNS`, one price a row, and if the machine type is not in the package's
+table also those of `HARDWARE`:
+
+    name,service,region,usd,unit,date,source,kind
+    ml.g5.12xlarge,sagemaker,eu-west-1,7.91,USD/h,2026-11-30,our contract,on-demand
+    EBS gp3 storage,storage,eu-west-1,0.088,USD/GB-month,2026-11-30,price list,on-demand
+
+- `service` is "sagemaker", "ec2" or "storage"; `unit` may be left blank for the first two (USD/h).
+- `kind` is "on-demand", "estimate" or "retired"; blank is "on-demand". No price is 0 or below.
+- Which file: the one given to a command (`--prices`), else the variable DTLAB_PRICES (empty: none), else
+  `dtlab/prices.csv` in the user's configuration folder, where `dtlab prices refresh` writes.
+"""
+
+import csv
+import math
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+
+from dtlab.cost.instance import did_you_mean
+from dtlab.cost.prices import Kind, Price
+from dtlab.errors import UserError
+
+COLUMNS = ("name", "service", "region", "usd", "unit", "date", "source", "kind")
+HARDWARE = ("gpus", "gpu", "gpu_memory_gib", "network_gbps")
+SERVICES = ("sagemaker", "ec2", "storage")
+_KINDS: tuple[Kind, ...] = ("on-demand", "estimate", "retired")
+VARIABLE = "DTLAB_PRICES"
+_given: ContextVar[Path | None] = ContextVar("price file", default=None)
+
+
+@dataclass(frozen=True)
+class PriceRow:
+    """One row: which thing, of which service, at what price; hardware only for a type that is new."""
+
+    name: str
+    service: str
+    price: Price
+    gpus: int | None = None
+    gpu: str = ""
+    gpu_memory_gib: float | None = None
+    network_gbps: float | None = None
+
+
+@contextmanager
+def prices_from(path: Path | str | None) -> Iterator[None]:
+    """Inside the block prices come from this file first; None changes nothing.
+
+    Raises:
+        UserError: the file is missing or a row is wrong.
+    """
+    if path is None:
+        yield
+        return
+    read_price_file(path)
+    token = _given.set(Path(path))
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def default_path() -> Path:
+    """Where `dtlab prices refresh` writes: `$XDG_CONFIG_HOME/dtlab/prices.csv`, else under `~/.config`."""
+    base = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "dtlab" / "prices.csv"
+
+
+def active_path() -> Path | None:
+    """The price file in use, or None. A file that was named must exist."""
+    given = _given.get()
+    if given is not None:
+        return given
+    named = os.environ.get(VARIABLE)
+    if named is not None:
+        if not named.strip():
+            return None
+        if not Path(named).is_file():
+            raise UserError(f"{VARIABLE} = {named!r}: no such file; name a price file, or leave it empty")
+        return Path(named)
+    try:
+        path = default_path()
+        return path if path.is_file() else None
+    except (RuntimeError, OSError):  # no home folder, or one that may not be read
+        return None
+
+
+def read_price_file(path: Path | str) -> tuple[PriceRow, ...]:
+    """The rows of a price file.
+
+    Raises:
+        UserError: no such file, not UTF-8, a missing column, or a row that is wrong; it names the line.
+    """
+    where = f"price file = {str(path)!r}"
+    try:
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = [name.strip() for name in reader.fieldnames or ()]
+            missing = [name for name in ("name", "service", "region", "usd") if name not in columns]
+            if missing:
+                raise UserError(
+                    f"{where}: no column {', '.join(missing)}; the first line is {','.join(COLUMNS)}"
+                )
+            reader.fieldnames = columns
+            return tuple(_row(row, f"{where}, line {reader.line_num}") for row in reader)
+    except OSError as error:
+        raise UserError(f"{where}: {error.strerror or error}; give a CSV file that can be read") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{where}: is no CSV in UTF-8 ({error}); save it as CSV") from None
+
+
+def write_price_file(path: Path, rows: Iterable[PriceRow]) -> None:
+    """Write the rows, sorted, beside the old file and then in its place: no reader sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    with beside.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow((*COLUMNS, *HARDWARE))
+        for row in sorted(rows, key=lambda row: (row.service, row.name, row.price.region)):
+            price = row.price
+            writer.writerow(
+                (row.name, row.service, price.region, f"{price.usd:.10g}", price.unit, price.date,
+                 price.source, price.kind, *("" if value is None else value for value in _hardware(row)))
+            )  # fmt: skip
+    os.replace(beside, path)
+
+
+def merged(old: Iterable[PriceRow], new: Iterable[PriceRow]) -> list[PriceRow]:
+    """Old rows with new ones in the place of those of the same thing, service and region."""
+    found = {(row.service, row.name.lower(), row.price.region): row for row in old}
+    found.update({(row.service, row.name.lower(), row.price.region): row for row in new})
+    return list(found.values())
+
+
+def _hardware(row: PriceRow) -> tuple[object, ...]:
+    return row.gpus, row.gpu, row.gpu_memory_gib, row.network_gbps
+
+
+def _row(raw: dict[str, str], where: str) -> PriceRow:
+    row = {key: (value or "").strip() for key, value in raw.items() if isinstance(key, str)}
+    name, service = row["name"], row["service"].lower()
+    if not name:
+        raise UserError(f"{where}: name is empty; give an instance type or a kind of storage")
+    if service not in SERVICES:
+        hint = did_you_mean(service, list(SERVICES))
+        raise UserError(f"{where}: service = {row['service']!r}: give sagemaker, ec2 or storage{hint}")
+    if not row["region"]:
+        raise UserError(f"{where}: region is empty; give one such as eu-west-1")
+    kind = row.get("kind") or "on-demand"
+    if kind not in _KINDS:
+        raise UserError(f"{where}: kind = {kind!r}: give {', '.join(_KINDS)}")
+    unit = row.get("unit") or ("USD/h" if service != "storage" else "")
+    if service != "storage" and unit != "USD/h":
+        raise UserError(f"{where}: unit = {unit!r}: an instance is priced in USD/h, the whole machine")
+    if not unit:
+        raise UserError(f"{where}: unit is empty; storage needs one such as USD/GB-month")
+    usd = _number(row["usd"], "usd", where, least=0.0)
+    assert usd is not None
+    price = Price(
+        usd, unit, row["region"], row.get("date", ""), row.get("source") or "your price file",
+        next(known for known in _KINDS if known == kind),
+    )  # fmt: skip
+    gpus = _number(row.get("gpus") or None, "gpus", where, least=-1.0)
+    if gpus is not None and gpus != int(gpus):
+        raise UserError(f"{where}: gpus = {gpus:g}: give a whole number")
+    return PriceRow(
+        name if service == "storage" else name.lower().removeprefix("ml."),
+        service,
+        price,
+        None if gpus is None else int(gpus),
+        row.get("gpu", ""),
+        _number(row.get("gpu_memory_gib") or None, "gpu_memory_gib", where, least=0.0),
+        _number(row.get("network_gbps") or None, "network_gbps", where, least=0.0),
+    )
+
+
+def _number(text: str | None, field: str, where: str, *, least: float) -> float | None:
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or value <= least:
+        raise UserError(f"{where}: {field} = {text!r}: give a number above {max(least, 0):g}")
+    return value
