@@ -11,6 +11,10 @@
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
 - `embedding`, `embedding_plan`: bytes of one step for each way to hold a table, and the least (lesson 07).
 - `collectives`: seconds of an all-reduce by the textbook model (lesson 02).
+- `collective_time`, `collective_fit`, `networks`: seconds of a collective by two fitted numbers, how they are
+  fitted, and the links of each machine with their source (lesson 02).
+- `step_time`: seconds of a step under a `Strategy`, item by item, with the error measured for its kind; its
+  parts: `work` (FLOPs), `calibration` (what cards reach), `sync_time` (messages), `machines` (lesson 09).
 - `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs;
   `spot_plan` puts a run on spot hosts beside the same on demand (lesson 13).
 - `economics`, `source_table`: dollars per epoch, per sample and to a target; the source's table recomputed.

@@ -1,0 +1,296 @@
+"""How far step times and collectives are off on published runs: the half of time of ``benchmarks.accuracy``.
+
+- ``collective_scores``: of every system with at least 5 sizes of all-reduce from 1 MiB to 1 GiB, the 1st,
+  3rd, ... are fitted and the 2nd, 4th, ... scored. The fit of a plain ``alpha + k S / B`` stands beside it.
+- ``step_scores``: runs in the columns of ``h100-nanotron-runs.csv``. In scope: no pipeline, tp <= 8, at most
+  16 machines, no ``exclude_reason``. The constants of ``calibrations.csv`` were fitted on the rows in
+  ``benchmarks/data``: for those the error is in-sample, and ``step_rows_fitted_on`` counts them.
+  *Leave one model out*: the constants are fitted on the rows here of the other models.
+- ``published_scores``: llm-foundry's MPT runs in the columns of ``published-runs.csv``.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+from benchmarks.common import Figure
+from dtlab.cost.builders import transformer
+from dtlab.cost.calibration import Calibration, calibration
+from dtlab.cost.collective_fit import every_second, fit_link, relative_errors
+from dtlab.cost.collective_time import sent_share
+from dtlab.cost.machines import machine
+from dtlab.cost.presets import Preset
+from dtlab.cost.step_time import StepModel
+from dtlab.cost.strategy import Strategy
+
+DATA = Path(__file__).parent / "data"
+MIB, GIB = 2**20, 2**30
+Row = dict[str, str]
+Scored = dict[str, Figure]
+SEQ_LEN, VOCAB = 4096, 131072
+# nanotron's scripts/scaling_benchmarks.py: layers, hidden, heads, ffn, tied
+SHAPES = {
+    "1B": (16, 2048, 32, 8192, True),
+    "3B": (28, 3072, 32, 8192, True),
+    "8B": (32, 4096, 32, 14336, False),
+    "80B": (80, 8192, 64, 28672, False),
+}
+# llm-foundry's scripts/train/yamls/pretrain: layers, hidden
+MPT = {
+    "MPT-125m": (12, 768), "MPT-350m": (24, 1024), "MPT-760m": (24, 1536), "MPT-1b": (24, 2048),
+    "MPT-3b": (32, 2560), "MPT-7b": (32, 4096), "MPT-13b": (40, 5120), "MPT-30b": (48, 7168),
+    "MPT-70b": (80, 8192),
+}  # fmt: skip
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a CSV; lines that begin with # are notes."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+# -- collectives -----------------------------------------------------------------------------------------
+
+
+def collective_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
+    """``collectives_mape`` and what stands beside it, and every scored size."""
+    systems: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        size = float(row["size_bytes"])
+        if row["collective"] == "all_reduce" and row["time_us"] and MIB <= size <= GIB:
+            systems[row["system"], int(row["n_ranks"])].append((size, float(row["time_us"]) * 1e-6))
+    scored: list[Scored] = []
+    swapped: list[float] = []
+    plain: list[float] = []
+    for (system, ranks), points in systems.items():
+        if len({size for size, _ in points}) < 5:
+            continue
+        fitted, held = every_second(points)
+        link = fit_link(fitted, ranks).link
+        errors = relative_errors(link, held, ranks)
+        scored += [
+            {"system": system, "bytes": size, "seconds": seconds, "error": error}
+            for (size, seconds), error in zip(held, errors, strict=True)
+        ]
+        swapped += relative_errors(fit_link(held, ranks).link, fitted, ranks) if len(held) > 1 else []
+        plain += _plain_errors(fitted, held, ranks)
+    figures: dict[str, Figure] = {
+        "collectives_mape": _mape([float(row["error"] or 0) for row in scored]),
+        "collectives_worst": max((abs(float(row["error"] or 0)) for row in scored), default=None),
+        "collectives_held_out": len(scored),
+        "collectives_systems": len({row["system"] for row in scored}),
+        "collectives_mape_other_half_held_out": _mape(swapped),
+        "collectives_mape_plain_alpha_beta": _mape(plain),
+    }
+    return figures, scored
+
+
+def _plain_errors(
+    fitted: Sequence[tuple[float, float]], held: Sequence[tuple[float, float]], ranks: int
+) -> list[float]:
+    """The textbook's ``alpha + k S / B`` by least squares of the relative error."""
+    share = sent_share("all_reduce", ranks)
+    rows = [(1 / t, share * size / t) for size, t in fitted]
+    uu, uv, vv = sum(u * u for u, _ in rows), sum(u * v for u, v in rows), sum(v * v for _, v in rows)
+    u1, v1 = sum(u for u, _ in rows), sum(v for _, v in rows)
+    alpha, beta = (u1 * vv - v1 * uv) / (uu * vv - uv * uv), (v1 * uu - u1 * uv) / (uu * vv - uv * uv)
+    return [(alpha + beta * share * size) / seconds - 1 for size, seconds in held]
+
+
+# -- step time -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """One published run: what it was, the measured seconds of a step, and the row it came from."""
+
+    model: str
+    strategy: Strategy
+    seconds: float
+    row: tuple[tuple[str, str], ...]
+
+
+def nanotron_runs(rows: Iterable[Row], *, pipeline: bool = False) -> list[Run]:
+    """The rows in scope; with ``pipeline`` those with one instead of those without."""
+    found = []
+    for row in rows:
+        pp, tp, nodes = int(row["pp"]), int(row["tp"]), int(row["nodes"])
+        if row["model"] not in SHAPES or tp > 8 or nodes > 16 or row.get("exclude_reason"):
+            continue
+        if (pp > 1) != pipeline:
+            continue
+        strategy = Strategy(
+            dp_replicate=int(row["dp"]), tp=tp, pp=pp, zero=1 if row["zero"] == "1" else 0,
+            micro_batch=int(row["mbs"]), num_micro_batches=int(row["grad_accum"]), fp32_gradients=True,
+            sequence_parallel=True,
+        )  # fmt: skip
+        seconds = int(row["gbs_seqs"]) * SEQ_LEN / float(row["tokens_per_s"])
+        found.append(Run(row["model"], strategy, seconds, tuple(sorted(row.items()))))
+    return found
+
+
+@cache
+def shape(name: str, tied: bool | None = None) -> Preset:
+    """The preset of one of nanotron's models."""
+    layers, hidden, heads, ffn, is_tied = SHAPES[name]
+    return transformer(
+        layers,
+        hidden,
+        VOCAB,
+        SEQ_LEN,
+        heads=heads,
+        ffn=ffn,
+        tied=is_tied if tied is None else tied,
+        name=name,
+    )
+
+
+@cache
+def _model(name: str, tied: bool | None = None) -> StepModel:
+    return StepModel(shape(name, tied), machine("HF H100 cluster"))
+
+
+def run_errors(runs: Iterable[Run], row: Calibration | None = None) -> list[float]:
+    """(predicted - measured) / measured of each run; ``row`` in place of the shipped constants."""
+    models: dict[tuple[str, bool | None], StepModel] = {}
+    errors = []
+    for run in runs:
+        key = (run.model, False if run.strategy.pp > 1 else None)  # a pipeline unties the embedding
+        if key not in models:
+            models[key] = _model(*key) if row is None else _model(*key).calibrated(row)
+        errors.append(models[key].seconds(run.strategy) / run.seconds - 1)
+    return errors
+
+
+def fit_calibration(runs: Sequence[Run], start: Calibration | None = None) -> Calibration:
+    """The constants with the least mean error on ``runs``: one after another, in ever smaller steps."""
+    best = start or replace(
+        calibration("H100"), eta=0.5, launch_seconds=2e-3, fixed_seconds=0.02, exposed=0.5
+    )
+    value = _mean_error(runs, best)
+    for factor in (1.2, 1.1, 1.05, 1.02, 1.01):
+        moved = True
+        while moved:
+            moved = False
+            for name in ("eta", "launch_seconds", "fixed_seconds", "exposed"):
+                for change in (factor, 1 / factor):
+                    tried = replace(best, **{name: getattr(best, name) * change})
+                    reached = _mean_error(runs, tried)
+                    if reached < value - 1e-6:
+                        best, value, moved = tried, reached, True
+    return best
+
+
+def _mean_error(runs: Sequence[Run], row: Calibration) -> float:
+    errors = run_errors(runs, row)
+    return sum(map(abs, errors)) / len(errors)
+
+
+def step_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
+    """``step_mape`` and what stands beside it, and every scored run."""
+    rows = list(rows)
+    runs, own = nanotron_runs(rows), nanotron_runs(read_rows(DATA / "h100-nanotron-runs.csv"))
+    known = {run.row for run in own}
+    errors = run_errors(runs)
+    left_out: dict[str, list[float]] = {}
+    for name in sorted({run.model for run in runs}):
+        others = [run for run in own if run.model != name]
+        left_out[name] = run_errors([run for run in runs if run.model == name], fit_calibration(others))
+    unknown = [error for run, error in zip(runs, errors, strict=True) if run.row not in known]
+    figures: dict[str, Figure] = {
+        "step_mape": _mape(errors),
+        "step_median": median(map(abs, errors)) if errors else None,
+        "step_within_25": sum(abs(error) <= 0.25 for error in errors) / len(errors) if errors else None,
+        "step_rows": len(runs),
+        "step_rows_fitted_on": sum(run.row in known for run in runs),
+        "step_mape_rows_not_fitted_on": _mape(unknown),
+        "step_mape_one_model_left_out": _mape([error for some in left_out.values() for error in some]),
+    }
+    figures |= {f"step_mape_left_out_{name}": _mape(some) for name, some in left_out.items()}
+    figures |= _baselines(runs, own)
+    pipelines = nanotron_runs(rows, pipeline=True)
+    bounds = run_errors(pipelines)
+    figures["pipeline_rows"] = len(bounds)
+    for name, most in (
+        ("pipeline_rows_at_least_the_bound", 0.0),
+        ("pipeline_rows_at_least_090_of_it", 1 / 0.9 - 1),
+    ):
+        figures[name] = sum(error <= most for error in bounds) / len(bounds) if bounds else None
+    scored: list[Scored] = [
+        {
+            "model": run.model, "ranks": run.strategy.world_size, "tp": run.strategy.tp,
+            "zero": run.strategy.zero, "micro_batch": run.strategy.micro_batch, "seconds": run.seconds,
+            "error": error, "in_fit": run.row in known,
+        }
+        for run, error in zip(runs, errors, strict=True)
+    ]  # fmt: skip
+    return figures, scored
+
+
+def _baselines(runs: Sequence[Run], own: Sequence[Run]) -> dict[str, Figure]:
+    """What else one might do: one MFU for all, or the model without its launch time."""
+    if not runs:
+        return {}
+    mfu = median(_ideal(run) / run.seconds for run in own)
+    row = calibration("H100")
+    return {
+        "step_mape_constant_median_mfu": _mape([_ideal(run) / mfu / run.seconds - 1 for run in runs]),
+        "step_mape_constant_mfu_043": _mape([_ideal(run) / 0.43 / run.seconds - 1 for run in runs]),
+        "step_mape_without_launch": _mape(
+            run_errors(runs, replace(row, launch_seconds=0.0, fixed_seconds=0.0))
+        ),
+    }
+
+
+def _ideal(run: Run) -> float:
+    model = _model(run.model)
+    flops = model.work.flops * run.strategy.global_batch
+    return flops / run.strategy.world_size / model.machine.gpu.half
+
+
+# -- llm-foundry -----------------------------------------------------------------------------------------
+
+
+def published_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
+    """Errors on llm-foundry's MPT runs (FSDP, bf16), whose calibrations were fitted on the rows here."""
+    scored: list[Scored] = []
+    for row in rows:
+        if row["model"] not in MPT or "bf16" not in row["precision"] or not row["series"].startswith("llm-f"):
+            continue
+        layers, hidden = MPT[row["model"]]
+        ranks, seq_len = int(row["n_gpus"]), int(row["seq_len_or_image"])
+        model = Preset(
+            name=row["model"], family="gpt", parameters=int(row["params"]), formula="as published",
+            source="llm-foundry", layers=layers, hidden=hidden, ffn=4 * hidden, heads=1, kv_heads=1,
+            vocab=50368, seq_len=seq_len, tied=True,
+        )  # fmt: skip
+        on, software = (
+            ("p5.48xlarge", "fused") if row["gpu"].startswith("H100") else ("p4de.24xlarge", "eager")
+        )
+        strategy = Strategy(
+            dp_shard=ranks, zero=3, micro_batch=int(row["micro_batch"]),
+            num_micro_batches=int(row["grad_accum"]),
+            recompute="full" if row["act_ckpt"] == "True" else "none",
+            reshard_after_forward="FULL" in row["sharding"],
+        )  # fmt: skip
+        predicted = StepModel(model, machine(on), software=software).seconds(strategy)
+        measured = int(row["global_batch"]) * seq_len / float(row["throughput"])
+        scored.append(
+            {"model": row["model"], "gpu": row["gpu"], "ranks": ranks, "error": predicted / measured - 1}
+        )
+    cards: dict[str, Callable[[Scored], bool]] = {
+        "a100": lambda one: str(one["gpu"]).startswith("A100"),
+        "h100": lambda one: str(one["gpu"]).startswith("H100"),
+    }
+    figures: dict[str, Figure] = {"published_rows": len(scored)}
+    for card, is_one in cards.items():
+        figures[f"published_mape_{card}"] = _mape([float(one["error"] or 0) for one in scored if is_one(one)])
+    return figures, scored
+
+
+def _mape(errors: Sequence[float]) -> float | None:
+    return sum(map(abs, errors)) / len(errors) if errors else None
