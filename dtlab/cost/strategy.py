@@ -153,7 +153,7 @@ class Strategy:
         """Refuse what this model cannot be cut into.
 
         Raises:
-            UserError: tp does not divide heads, key-value heads or FFN; more stages than layers; tp or pp of
+            UserError: tp does not divide heads, key-value heads or FFN; more stages than parts; tp or pp of
                 a model without equal layers.
 
         >>> from dtlab.cost.presets import LLAMA_70B
@@ -171,8 +171,8 @@ class Strategy:
                     f"tp = {self.tp} does not divide the {size} {name} of {preset.name}: take a divisor"
                 )
         stages = self.pp * self.stages_per_rank
-        if stages > max(1, preset.layers):
+        if stages > preset.layers + 2 and stages > 1:
             raise UserError(
                 f"pp = {self.pp} with stages_per_rank = {self.stages_per_rank}: {stages} stages are more "
-                f"than the {preset.layers} layers of {preset.name}"
+                f"than the {preset.layers} layers, embedding and head of {preset.name}"
             )

@@ -51,8 +51,8 @@ def test_degrees_multiply() -> None:
     ("given", "message"),
     [
         ({"tp": 16}, "tp = 16 does not divide the 8 kv_heads of Llama 70B"),
-        ({"pp": 81}, "81 stages are more than the 80 layers"),
-        ({"pp": 41, "schedule": "interleaved", "stages_per_rank": 2}, "82 stages"),
+        ({"pp": 83}, "83 stages are more than the 80 layers, embedding and head"),
+        ({"pp": 42, "schedule": "interleaved", "stages_per_rank": 2}, "84 stages"),
     ],
 )
 def test_a_model_is_not_cut_finer_than_it_is(given: dict[str, object], message: str) -> None:

@@ -1,0 +1,306 @@
+"""A row of a table of measured runs as model, strategy and program: what the prediction needs, and no guess.
+
+Columns, by any of their names; what is blank takes the default, and what has no default is an error of that
+row:
+
+| what | columns | blank means |
+|---|---|---|
+| model | model, params; or layers, hidden, ffn, heads, kv_heads, vocab, tied | an error |
+| ranks | n_gpus, dp, tp, pp | tp = pp = 1; dp = n_gpus / (tp * pp), or 1 without n_gpus |
+| sharing out | zero, sharding ("ZeRO-1", "FSDP2 8", "FULL_SHARD", "DDP") | 0: replicas |
+| micro-batch | mbs, micro_batch | an error |
+| micro-batches of a step | grad_accum, else gbs_seqs or global_batch / (dp * micro-batch) | 1 |
+| tokens | seq_len, seq_len_or_image ("32k"); "CP n" in the notes divides them | the model's own |
+| numbers | precision | as "BF16"; nanotron: bf16 with fp32 gradients, which its "BF16" means too |
+| recomputation | act_ckpt, recompute | none; torchtitan: an error |
+| schedule | schedule, stages_per_rank | 1F1B |
+| sync of accumulated gradients | sync ("every", "last"), or "no sync" in the notes | every micro-batch |
+| measured | gpu_mem_gib, measured_GiB, peak_mem_gib, peak_mem_gb (GiB, as those tables say) | an error |
+
+- "BF16" under FSDP is fp32 weights computed in bf16 (16 bytes a parameter with Adam), elsewhere bf16 weights
+  with an fp32 master copy (16); "pure BF16" is bf16 throughout (8); "+ fp32 grad" makes 18; "FP32" and "TF32"
+  16.
+- The program is told from source, series, model and notes. Tables with a column mbs are nanotron's: rank 0
+  was measured, with sequence parallelism. KempnerForge: pure bf16, one sync a step, logits not cut, in a
+  pipeline no sequence parallelism and a whole head. torchtitan cuts the micro-batch column into
+  pp micro-batches, context-parallel ranks share shards, and it compiles the blocks, not the loss. Others:
+  torch's own, and with "compile" in the row a compiled loss.
+- The fullest rank is predicted where the table does not say rank 0. nvidia-smi shows the CUDA context too.
+"""
+
+import csv
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.shapes import shape_of
+from dtlab.cost.presets import Preset
+from dtlab.cost.programs import KEMPNER_FORGE, MEGATRON, NANOTRON, TORCH, Program
+from dtlab.cost.rank_memory import fullest, rank_memory
+from dtlab.cost.strategy import Strategy
+from dtlab.cost.units import GIB
+from dtlab.errors import UserError
+
+NOT_A_RANK = (
+    "parameter memory",
+    "activation memory",
+    "checkpoint size",
+    "total model",
+    "after init",
+    "1st forward",
+)
+UNSUPPORTED = ("offload", "ulysses", "adafactor", "muon", "8-bit")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured run, ready to be predicted."""
+
+    line: int
+    model: Preset
+    strategy: Strategy
+    program: Program
+    seq_len: int
+    context_gib: float
+    rank_0: bool
+    measured_bytes: float
+    name: str
+
+    def predicted_bytes(self, program: Program | None = None) -> float:
+        """Peak of the rank that was measured; with another program's habits where one is given."""
+        bills = rank_memory(
+            self.model, self.strategy, program=program or self.program, seq_len=self.seq_len,
+            context_gib=self.context_gib,
+        )  # fmt: skip
+        return float(bills[0].total if self.rank_0 else fullest(bills)[1].total)
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1: below 0 is too low."""
+        return self.predicted_bytes() / self.measured_bytes - 1
+
+
+def read_runs(path: Path) -> tuple[list[Run], list[str]]:
+    """The runs of a table, and one line for each row that is left out, with the reason.
+
+    Raises:
+        UserError: no such file, or no table with a header.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"runs = {str(path)!r}: {error}; give a CSV file with a header") from None
+    lines = [
+        (number, line) for number, line in enumerate(text.splitlines(), 1) if line[:1] != "#" and line.strip()
+    ]
+    reader = csv.DictReader([line for _, line in lines])
+    if not reader.fieldnames or "model" not in reader.fieldnames:
+        raise UserError(f"runs = {str(path)!r}: has no column 'model'; see benchmarks/measured_memory.py")
+    return _read(reader, [number for number, _ in lines[1:]])
+
+
+def _read(rows: Iterable[dict[str, str]], numbers: list[int]) -> tuple[list[Run], list[str]]:
+    runs, left_out = [], []
+    for at, raw in enumerate(rows):
+        line = numbers[min(at, len(numbers) - 1)]
+        row = {
+            str(name).strip(): (value or "").strip() for name, value in raw.items() if isinstance(value, str)
+        }
+        try:
+            runs.append(_run(row, line))
+        except UserError as error:
+            left_out.append(f"line {line}: {error}")
+    return runs, left_out
+
+
+def _run(row: dict[str, str], line: int) -> Run:
+    words = " ".join(
+        row.get(name, "") for name in ("series", "source", "model", "sharding", "notes", "metric")
+    )
+    words = words.lower()
+    if row.get("exclude_reason") == "batch_mismatch":
+        raise UserError("exclude_reason = 'batch_mismatch': what ran is not what the row says")
+    for word in UNSUPPORTED:
+        if word in words:
+            raise UserError(f"{word!r}: is not predicted")
+    if any(word in row.get("metric", "").lower() for word in NOT_A_RANK):
+        raise UserError(f"metric = {row['metric']!r}: is not the peak of a rank")
+    measured = _number(row, "gpu_mem_gib", "measured_GiB", "peak_mem_gib", "peak_mem_gb")
+    if measured is None or measured <= 0:
+        raise UserError("gpu_mem_gib (measured_GiB, peak_mem_gb) is blank: nothing to compare with")
+    name = _program_name(row, words)
+    model = shape_of(row, name)
+    context = re.search(r"\bcp (\d+)", row.get("notes", "").lower())
+    cp = int(context.group(1)) if context else 1
+    seq_len = _tokens(row) or model.seq_len
+    if seq_len % cp:
+        raise UserError(f"seq_len = {seq_len} with CP {cp}: does not divide")
+    strategy = _strategy(row, name, words, cp)
+    nvml = re.search(r"nvml|nvidia-smi", words)
+    run = Run(
+        line, model, strategy, _program(name, strategy), seq_len // cp,
+        (1.3 if "v100" in row.get("gpu", "").lower() else 1.0) if nvml else 0.0,
+        name == "nanotron", measured * GIB, name,
+    )  # fmt: skip
+    strategy.check(model)
+    return run
+
+
+def _program_name(row: dict[str, str], words: str) -> str:
+    if "mbs" in row:
+        return "nanotron"
+    known = ("nanotron", "kempner", "torchtitan", "megatron")
+    return next((name for name in known if name in words), "torch")
+
+
+def _program(name: str, strategy: Strategy) -> Program:
+    if name == "kempner":
+        return replace(KEMPNER_FORGE, cuts_head=strategy.pp == 1)
+    if name == "torchtitan":
+        return replace(TORCH, root_unit=False)
+    return {"nanotron": NANOTRON, "megatron": MEGATRON}.get(name, TORCH)
+
+
+def _strategy(row: dict[str, str], name: str, words: str, cp: int) -> Strategy:
+    tp, pp = _whole(row, "tp") or 1, _whole(row, "pp") or 1
+    gpus, dp = _whole(row, "n_gpus"), _whole(row, "dp")
+    if dp is None:
+        if gpus is not None and gpus % (tp * pp * cp):
+            raise UserError(f"dp is blank and n_gpus = {gpus} is no multiple of tp {tp} x pp {pp} x cp {cp}")
+        dp = gpus // (tp * pp * cp) if gpus is not None else 1
+    if gpus is not None and gpus != dp * tp * pp * cp:
+        raise UserError(f"n_gpus = {gpus} is not dp {dp} x tp {tp} x pp {pp} x cp {cp}")
+    zero, shards, keeps = _sharding(row, dp, cp)
+    micro_batch = _whole(row, "mbs", "micro_batch")
+    if micro_batch is None:
+        raise UserError("mbs (micro_batch) is blank: give the samples of one forward pass")
+    num_micro_batches = _micro_batches(row, dp, micro_batch)
+    if name == "torchtitan" and pp > 1:
+        if micro_batch % pp:
+            raise UserError(f"micro_batch = {micro_batch} is not cut by pp = {pp}, as torchtitan does")
+        micro_batch, num_micro_batches = micro_batch // pp, num_micro_batches * pp
+    kempner = name == "kempner"
+    return Strategy(
+        dp_replicate=dp * cp // shards, dp_shard=shards, tp=tp, pp=pp, zero=zero,  # type: ignore[arg-type]
+        micro_batch=micro_batch, num_micro_batches=num_micro_batches,
+        recompute=_recompute(row, name), **_schedule(row, pp), **_precision(row, name, zero),
+        sequence_parallel=tp > 1 and not (kempner and pp > 1),
+        loss_parallel=not kempner,
+        sync_every_micro_batch=not (kempner or _last_sync(row, words)),
+        reshard_after_forward=not keeps,
+        compiled=name == "torch" and "compile" in words + row.get("precision", "").lower(),
+    )  # fmt: skip
+
+
+def _sharding(row: dict[str, str], dp: int, cp: int) -> tuple[int, int, bool]:
+    """ZeRO stage, ranks of a shard (context-parallel ones too), and whether weights stay gathered."""
+    text = row.get("zero") or row.get("sharding") or "0"
+    lower = text.lower()
+    stage = re.fullmatch(r"(?:zero[- ]?)?([0-3])", lower)
+    fsdp = re.search(r"fsdp2?\s*(\d+)?|full_shard|full shard|hsdp|shard_grad_op", lower)
+    if fsdp:
+        given = fsdp.group(1)
+        shards = int(given) if given else dp
+        if dp % shards:
+            raise UserError(f"sharding = {text!r}: {shards} does not divide the {dp} data-parallel ranks")
+        return 3, shards * cp, "shard_grad_op" in lower
+    if stage:
+        zero = int(stage.group(1))
+        return zero, dp * cp if zero == 3 else 1, False
+    if re.search(r"ddp|replicated|none|horovod|megatron|^no$|^dp$", lower):
+        return 0, 1, False
+    raise UserError(f"sharding = {text!r} is unknown: use ZeRO-0 to ZeRO-3, FSDP or DDP")
+
+
+def _precision(row: dict[str, str], name: str, zero: int) -> dict[str, object]:
+    text = row.get("precision", "").lower()
+    if name == "nanotron" and (not text or text == "bf16"):
+        return {"precision": "bf16-mixed", "fp32_gradients": True}
+    if "grad" in text and "fp32" in text and zero < 3:
+        return {"precision": "bf16-mixed", "fp32_gradients": True}
+    if name == "kempner" and not re.search(r"fp32|master|mixed", text):
+        return {"precision": "bf16"}
+    if re.search(r"pure|throughout|8 b/param|bf16 params", text):
+        return {"precision": "bf16"}
+    if re.fullmatch(r"(fp32|tf32|float32).*", text):
+        return {"precision": "fp32"}
+    if zero == 3 or "amp" in text:
+        return {"precision": "amp"}
+    if not text or re.search(r"bf16|fp16|mixed|fp8|float8|mxfp8", text):
+        return {"precision": "bf16-mixed"}
+    raise UserError(f"precision = {row['precision']!r} is unknown: use FP32, BF16, pure BF16 or AMP")
+
+
+def _recompute(row: dict[str, str], name: str) -> str:
+    text = (row.get("act_ckpt") or row.get("recompute") or "").lower()
+    if not text and name == "torchtitan":
+        raise UserError("act_ckpt is blank: torchtitan recomputes by default, and what is not stated")
+    text = text or "no"
+    if text in ("no", "none", "false", "0"):
+        return "none"
+    if re.match(r"full|true|yes|1$|re-mat", text):
+        return "full"
+    if text == "selective" and name in ("megatron", "torch"):
+        return "selective"
+    raise UserError(
+        f"act_ckpt = {text!r}: what it keeps is not stated; use no, full, or Megatron's selective"
+    )
+
+
+def _schedule(row: dict[str, str], pp: int) -> dict[str, object]:
+    text = row.get("schedule", "").lower()
+    if pp == 1:
+        return {}
+    if "interleaved" in text or "vp " in text:
+        stages = _whole(row, "stages_per_rank") or int(
+            (re.search(r"vp (\d+)|\((\d+)", text) or [0, 0])[1] or 2
+        )
+        return {"schedule": "interleaved", "stages_per_rank": stages} if stages > 1 else {}
+    if "gpipe" in text:
+        return {"schedule": "gpipe"}
+    if not text or "1f1b" in text or text in ("fsdp", "none"):
+        return {"schedule": "1f1b"}
+    raise UserError(f"schedule = {text!r} is unknown: use 1F1B, GPipe or interleaved")
+
+
+def _micro_batches(row: dict[str, str], dp: int, micro_batch: int) -> int:
+    given = _whole(row, "grad_accum")
+    if given is not None:
+        return given
+    whole = _whole(row, "gbs_seqs", "global_batch")
+    if whole is None:
+        return 1
+    if whole % (dp * micro_batch):
+        raise UserError(f"global_batch = {whole} is no multiple of dp {dp} x micro_batch {micro_batch}")
+    return whole // (dp * micro_batch)
+
+
+def _last_sync(row: dict[str, str], words: str) -> bool:
+    return row.get("sync", "").lower() == "last" or bool(re.search(r"no[_ ]sync|without sync", words))
+
+
+def _tokens(row: dict[str, str]) -> int | None:
+    text = (row.get("seq_len") or row.get("seq_len_or_image") or "").lower()
+    if re.fullmatch(r"\d+k", text):
+        return int(text[:-1]) * 1024
+    return _whole(row, "seq_len", "seq_len_or_image")
+
+
+def _number(row: dict[str, str], *names: str) -> float | None:
+    for name in names:
+        if row.get(name):
+            try:
+                return float(row[name])
+            except ValueError:
+                raise UserError(f"{name} = {row[name]!r}: give a number") from None
+    return None
+
+
+def _whole(row: dict[str, str], *names: str) -> int | None:
+    for name in names:
+        if row.get(name):
+            if not row[name].isdigit() or int(row[name]) < 1:
+                raise UserError(f"{name} = {row[name]!r}: give a whole number of 1 or more")
+            return int(row[name])
+    return None
