@@ -112,11 +112,12 @@ def amdahl_figure(serial_share: float = 0.1, measured: Points = (), most: int = 
     )
     ax.plot(ranks, ranks, color=GREY, linestyle=":", label="ideal: as many times as ranks")
     ax.plot(ranks, curve, color=BLUE, marker=".", label=f"Amdahl, {serial_share:.0%} serial")
-    if serial_share:
+    highest = max([curve[-1], *(speedup for _, speedup in points)])
+    top = max(4.0, min(most, highest * 1.4)) + 0.3
+    if serial_share and limit < top:
         ax.axhline(limit, color=RED, linestyle="--", linewidth=1, label="limit: 1 / serial share")
     if points:
         ax.plot(*zip(*points, strict=True), "D", color=BLACK, markersize=7, label="measured")
-    highest = max([curve[-1], *(speedup for _, speedup in points)])
-    ax.set_ylim(0, max(4.0, min(most, highest * 1.4)) + 0.3)
+    ax.set_ylim(0, top)
     fig.legend(frameon=False, fontsize=8, loc="outside right center")
     return fig
