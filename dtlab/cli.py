@@ -48,6 +48,11 @@ app.command(
 app.command(
     "dtlab.commands.alarm:alarm", name="alarm", help="AWS's own alarms on spending, as checked requests."
 )
+app.command(
+    "dtlab.commands.sagemaker:app",
+    name="sagemaker",
+    help="A training job on SageMaker: plan and rehearse it.",
+)
 app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")
 
 

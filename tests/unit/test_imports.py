@@ -12,7 +12,7 @@ PACKAGE = Path(dtlab.__file__).parent
 # From the bottom up. `cost` stands beside all of them: everyone may import it, it imports `errors` alone.
 LAYERS = (
     "errors", "files", "settings_file", "ranks", "collectives", "data", "models", "parallel", "train",
-    "diagnose", "figures", "widgets", "course", "commands", "cli",
+    "diagnose", "sagemaker", "figures", "widgets", "course", "commands", "cli",
 )  # fmt: skip
 HEAVY = ("torch", "numpy", "pyarrow", "pandas", "matplotlib", "IPython")
 
