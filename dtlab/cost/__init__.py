@@ -8,6 +8,8 @@
 - `strategy`, `builders`: how a model is trained on many ranks; presets from a shape of your own (lesson 09).
 - `rank_memory`: peak bytes of every rank of a strategy, from `stages`, `layer_bytes` and the habits of a
   training program (`programs`).
+- `remedies`: what to change first, chosen by the largest item; `memory_claim`: S0's 92 % to 68 %, part by
+  part.
 - `decoder_activations`: bytes that autograd keeps of the course's GPT on a rank of any layout (lesson 09).
 - `host_memory`: what saving a whole model takes on a host (lesson 09).
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
