@@ -38,7 +38,9 @@ app.command(
 app.command(
     "dtlab.commands.ladder:ladder", name="ladder", help="Climb towards more hosts; stop where a rung fails."
 )
-app.command("dtlab.commands.money:cost", name="cost", help="Price of a run: instance, hours, how many.")
+app.command(
+    "dtlab.commands.money:app", name="cost", help="Price of a run: instance, hours; or fit your own runs."
+)
 app.command(
     "dtlab.commands.money:instances", name="instances", help="List the known instances with their prices."
 )

@@ -6,11 +6,17 @@ import json as json_module
 from pathlib import Path
 from typing import Literal
 
+from cyclopts import App
+
 from dtlab.cost import billing, catalogue
 from dtlab.cost.price_file import prices_from
 from dtlab.errors import UserError
 
+app = App(name="cost", help="Price of a run: instance, hours, how many; fit: what your own runs tell.")
+app.command("dtlab.commands.fit:fit", name="fit", help="Fit a step's time to runs; predict other ranks.")
 
+
+@app.default
 def cost(
     instance: str,
     /,

@@ -19,6 +19,7 @@
   fitted, and the links of each machine with their source (lesson 02).
 - `step_time`: seconds of a step under a `Strategy`, item by item, with the error measured for its kind; its
   parts: `work` (FLOPs), `calibration` (what cards reach), `sync_time` (messages), `machines` (lesson 09).
+- `run_fit`: the time of a step fitted to runs of your own (lesson 01).
 - `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs;
   `spot_plan` puts a run on spot hosts beside the same on demand (lesson 13).
 - `economics`, `source_table`: dollars per epoch, per sample and to a target; the source's table recomputed.

@@ -55,6 +55,7 @@ def environment() -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
         "system": platform.system(),
         "card": None if card is None else card.name,
         "memory_bytes": total_bytes() if card is None else card.total_memory,

@@ -1,0 +1,101 @@
+"""``dtlab cost fit``: what a step costs by your own runs, and what another batch or more ranks would take."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import asdict
+from pathlib import Path
+
+from dtlab.errors import UserError
+
+_RANKS = (1, 2, 4, 8)
+
+
+def fit(
+    *records: Path,
+    ranks: tuple[int, ...] = (),
+    batch: tuple[int, ...] = (),
+    nodes: int = 1,
+    json: bool = False,
+) -> None:
+    """Fit a step's time to runs on 1, 2, ... ranks; predict other batches and numbers of ranks.
+
+    Parameters
+    ----------
+    records
+        Folders that dtlab train left, or their record.jsonl: two or more, with two batches a rank, such as
+        one global batch on 1 and on 2 ranks.
+    ranks
+        Numbers of ranks to predict; 1, 2, 4 and 8 by default.
+    batch
+        Global batches to predict; by default the largest that was run.
+    nodes
+        Machines that the predicted ranks are on.
+    json
+        Print one JSON object instead of tables.
+    """
+    from dtlab.cost.run_fit import fit_runs
+    from dtlab.diagnose.record_file import read_record
+    from dtlab.diagnose.record_steps import run_steps, same_job
+
+    if len(records) < 2:
+        raise UserError(
+            f"records: {len(records)} given; give two runs or more, such as one global batch on 1 and 2 ranks"
+        )
+    found = [read_record(path) for path in records]
+    same_job(found)
+    runs = [run_steps(record) for record in found]
+    fitted = fit_runs(runs)
+    batches = batch or (max(run.global_batch for run in runs),)
+    predictions = [
+        fitted.predict(many, size, nodes)
+        for size in batches
+        for many in (ranks or [each for each in _RANKS if each <= size])
+    ]
+    if json:
+        numbers = {name: getattr(fitted, name) for name in ("fixed", "per_sample", "latency", "volume")}
+        print(
+            json_module.dumps(
+                {
+                    "fit": {f"{name}_seconds": value for name, value in numbers.items()},
+                    "runs": [
+                        asdict(run)
+                        | {"fitted_seconds": fitted.step(run.ranks, run.global_batch, run.nodes).step_seconds}
+                        for run in runs
+                    ],
+                    "predictions": [
+                        asdict(each)
+                        | {"step_seconds": each.step_seconds, "samples_per_second": each.samples_per_second}
+                        for each in predictions
+                    ],
+                }
+            )
+        )
+        return
+    print(
+        f"a step on one rank: {fitted.fixed * 1e3:.2f} ms and {fitted.per_sample * 1e6:.3f} us a sample; "
+        f"waiting for data {fitted.wait_per_sample * 1e6:.3f} us a sample"
+    )
+    print(
+        f"{'run':<24}{'ranks':>6}{'batch':>8}{'measured':>12}{'fitted':>12}{'communication':>16}{'spread':>8}"
+    )
+    for run in runs:
+        again = fitted.step(run.ranks, run.global_batch, run.nodes).step_seconds
+        print(
+            f"{run.name[:23]:<24}{run.ranks:>6}{run.global_batch:>8}{_ms(run.step_seconds)}{_ms(again)}"
+            f"{_ms(run.communication_seconds, 16)}{run.spread:>8.0%}"
+        )
+    print(
+        f"{'predicted':<24}{'ranks':>6}{'batch':>8}{'step':>12}{'error':>12}{'communication':>16}  samples/s"
+    )
+    for each in predictions:
+        print(
+            f"{'':<24}{each.ranks:>6}{each.global_batch:>8}{_ms(each.step_seconds)}{f'+-{each.error:.0%}':>12}"
+            f"{_ms(each.communication_seconds, 16)}  {each.samples_per_second:,.0f}"
+        )
+    for note in dict.fromkeys(note for each in predictions for note in each.notes):
+        print(f"note: {note}")
+
+
+def _ms(seconds: float, width: int = 12) -> str:
+    return f"{seconds * 1e3:.2f} ms".rjust(width)
