@@ -1,6 +1,7 @@
 """Presets for models of your own: a transformer or a recommender from its shape (lesson 09). No torch.
 
-A module that fits neither is counted as it is, on the meta device, by `dtlab.diagnose.count_module`.
+A module that fits neither is counted as it is, on the meta device, by
+`dtlab.diagnose.count_module.count_module`.
 """
 
 from collections.abc import Sequence
