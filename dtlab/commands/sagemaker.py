@@ -1,4 +1,4 @@
-"""``dtlab sagemaker``: what a training job will be, and what it will cost, before it is sent."""
+"""``dtlab sagemaker``: a training job planned, rehearsed here, sent after a question, watched and stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dtlab.sagemaker.plan import Plan
     from dtlab.sagemaker.rehearsal import Rehearsed
 
-app = App(name="sagemaker", help="A training job on SageMaker: plan and rehearse it.")
+app = App(name="sagemaker", help="A training job on SageMaker: plan it, rehearse it here, send it, watch it.")
 
 
 @app.command
@@ -79,6 +79,133 @@ def rehearse(
     return 0 if found.passed else 1
 
 
+@app.command
+def submit(
+    job_file: Path, /, *, send: bool = False, yes: bool = False, alarms: bool = False, json: bool = False
+) -> int:
+    """Show what the job may cost; with --send ask, and send it. Without --send nothing leaves this machine.
+
+    Parameters
+    ----------
+    job_file
+        TOML file such as examples/jobs/s0.toml.
+    send
+        Upload the code and create the job, after a question.
+    yes
+        With --send: do not ask.
+    alarms
+        Also create an alarm for each host whose cards idle.
+    json
+        Print one JSON object instead of lines.
+    """
+    from dtlab.sagemaker.client import submit as send_job
+    from dtlab.sagemaker.job_file import read_job
+    from dtlab.sagemaker.plan import make_plan
+
+    found = make_plan(read_job(job_file))
+    told = sys.stderr if json else sys.stdout
+    print(summary_text(found), file=told, flush=True)
+    arn = None
+    if not send:
+        print("\nDry run: nothing was sent. Send it with --send.", file=told)
+    elif not yes and not _agreed(found):
+        print("Not sent.", file=told)
+    else:
+        arn = send_job(found, alarms=alarms)
+        print(
+            f"\nsent: {arn}\nlook: dtlab sagemaker status {found.name} --region {found.job.region}", file=told
+        )
+    if json:
+        body = {"name": found.name, "sent": arn is not None, "arn": arn, "usd_at_most": found.usd_at_most}
+        print(json_module.dumps(body))
+    return 0 if arn is not None or not send else 1
+
+
+def _agreed(found: Plan) -> bool:
+    if not sys.stdin.isatty():
+        raise UserError("send = True: there is nobody to ask; add --yes to send the job without a question")
+    usd = found.usd_at_most
+    price = "an unknown price" if usd is None else f"up to ${usd:,.2f}"
+    return input(f"\nSend {found.name} for {price}? Type yes: ").strip().lower() == "yes"
+
+
+@app.command
+def status(name: str, /, *, region: str = "us-east-1", json: bool = False) -> int:
+    """How a job stands: state, cost so far, the newest checkpoint on S3. Exit code 1 when it failed.
+
+    Parameters
+    ----------
+    name
+        Of the training job, as submit printed it.
+    region
+        AWS region.
+    json
+        Print one JSON object instead of lines.
+    """
+    from dataclasses import asdict
+
+    from dtlab.sagemaker.client import status as ask
+
+    found = ask(name, region=region)
+    if json:
+        print(json_module.dumps({**asdict(found), "uploads_are_late": found.uploads_are_late()}))
+        return 1 if found.state == "Failed" else 0
+    rows = [("job", name), ("state", f"{found.state}, {found.detail}"), ("hosts", found.hosts)]
+    if found.failure:
+        rows.append(("failure", found.failure))
+    if found.billable_seconds is not None:
+        price = "" if found.usd is None else f", ${found.usd:,.2f}"
+        rows.append(("billed", f"{found.billable_seconds:,} s{price}"))
+    if found.saving is not None:
+        rows.append(("spot", f"{found.saving:.0%} saved"))
+    if found.uploaded_step is not None:
+        rows.append(("saved", f"step {found.uploaded_step:,}, on S3 for {found.upload_age_seconds:,.0f} s"))
+    if found.uploads_are_late():
+        rows.append(
+            ("WARNING", "the newest checkpoint on S3 is older than an hour: look whether saves go on")
+        )
+    print("\n".join(f"{field:<8} {text}" for field, text in rows))
+    return 1 if found.state == "Failed" else 0
+
+
+@app.command
+def stop(name: str, /, *, region: str = "us-east-1") -> None:
+    """Stop a job: its ranks get SIGTERM, save, and end within 120 seconds.
+
+    Parameters
+    ----------
+    name
+        Of the training job.
+    region
+        AWS region.
+    """
+    from dtlab.sagemaker.client import stop as ask
+
+    ask(name, region=region)
+    print(f"{name} is being stopped; what it saved lies in its checkpoint folder")
+
+
+@app.command
+def logs(name: str, /, *, region: str = "us-east-1", lines: int = 100) -> None:
+    """The last lines that each host wrote.
+
+    Parameters
+    ----------
+    name
+        Of the training job.
+    region
+        AWS region.
+    lines
+        Of each host.
+    """
+    if lines < 1:
+        raise UserError(f"lines = {lines}: give 1 or more")
+    from dtlab.sagemaker.client import logs as ask
+
+    for host, line in ask(name, region=region, most=lines):
+        print(f"{host}: {line}")
+
+
 def rehearsal_text(found: Rehearsed) -> str:
     """The outcome as aligned lines."""
     saved = f"{found.seconds_to_end:g} s from SIGTERM to the end"
@@ -100,24 +227,28 @@ def rehearsal_text(found: Rehearsed) -> str:
 
 def plan_text(found: Plan) -> str:
     """The plan as aligned lines, with the request at the end."""
+    request = json_module.dumps(found.request, indent=2)
+    return f"{summary_text(found)}\n\nCreateTrainingJob\n{request}\n\nNot sent. Rights and alarms: --json"
+
+
+def summary_text(found: Plan) -> str:
+    """What is changed, what to know and what it costs, as aligned lines."""
     from dtlab.sagemaker.account import quotas
 
     job, compute = found.job, found.job.compute
     kind = "spot" if compute.spot else "on-demand"
-    hosts = f"{compute.instance_count} x {compute.instance_type}, {kind}"
+    count = compute.instance_count
     rows = [
         ("job", found.name),
-        ("hosts", hosts),
-        ("ranks", f"{job.world_size} = {compute.instance_count} hosts x {job.ranks_per_host}, {_how(found)}"),
+        ("hosts", f"{count} x {compute.instance_type}, {kind}"),
+        ("ranks", f"{job.world_size} = {count} hosts x {job.ranks_per_host}, {_how(found)}"),
         *(("changed", line) for line in found.changes),
         *(("note", line) for line in found.notes),
         *(("price", line) for line in found.price_lines()),
         *(("quota", f"{quota.name}: {quota.needed}") for quota in quotas(job)),
         ("files", ", ".join(found.files)),
     ]
-    lines = [f"{name:<8} {text}" for name, text in rows]
-    request = json_module.dumps(found.request, indent=2)
-    return "\n".join([*lines, "", "CreateTrainingJob", request, "", "Not sent. Rights and alarms: --json"])
+    return "\n".join(f"{name:<8} {text}" for name, text in rows)
 
 
 def _how(found: Plan) -> str:

@@ -8,9 +8,8 @@ import importlib
 import sys
 from typing import Any
 
+from dtlab.cost.aws_model import MISSING, problems
 from dtlab.errors import UserError
-
-MISSING = "boto3 is not installed; pip install 'dtlab[sagemaker]'"
 
 
 def client(service: str, region: str) -> Any:
@@ -46,45 +45,10 @@ def checked(service: str, operation: str, request: dict[str, Any]) -> dict[str, 
     Raises:
         UserError: the request is wrong, with every fault named; or botocore is not installed.
     """
-    loaders = _package("botocore.loaders", f"{service}.{operation}")
-    model = importlib.import_module("botocore.model").ServiceModel(
-        loaders.Loader().load_service_model(service, "service-2")
-    )
-    shape = model.operation_model(operation).input_shape
-    report = importlib.import_module("botocore.validate").ParamValidator().validate(request, shape)
-    faults = [report.generate_report()] if report.has_errors() else []
-    faults += _values(request, shape, operation)
+    faults = problems(request, operation, service)
     if faults:
-        raise UserError(f"{service}.{operation}: {'; '.join(' '.join(fault.split()) for fault in faults)}")
+        raise UserError(f"{service}.{operation}: {'; '.join(faults)}")
     return request
-
-
-def _values(value: Any, shape: Any, where: str) -> list[str]:
-    """Enumerations and patterns, which botocore leaves to the server."""
-    import re
-
-    if shape.type_name == "structure" and isinstance(value, dict):
-        inner = [(v, shape.members[k], f"{where}.{k}") for k, v in value.items() if k in shape.members]
-    elif shape.type_name == "list" and isinstance(value, list | tuple):
-        inner = [(v, shape.member, f"{where}[{n}]") for n, v in enumerate(value)]
-    elif shape.type_name == "map" and isinstance(value, dict):
-        inner = [(v, shape.value, f"{where}.{k}") for k, v in value.items()]
-    else:
-        inner = []
-        allowed = getattr(shape, "enum", None)
-        if allowed and value not in allowed:
-            return [f"{where} = {value!r}: give one of {', '.join(allowed)}"]
-        pattern = shape.metadata.get("pattern")
-        if pattern and isinstance(value, str) and not _matches(re, pattern, value):
-            return [f"{where} = {value!r} does not match {pattern}"]
-    return [fault for v, s, w in inner for fault in _values(v, s, w)]
-
-
-def _matches(re: Any, pattern: str, value: str) -> bool:
-    try:
-        return re.fullmatch(pattern, value, re.DOTALL) is not None
-    except re.error:  # Java's dialect: leave it to the server
-        return True
 
 
 def _package(name: str, asker: str) -> Any:

@@ -3,12 +3,19 @@
 Importing this package needs neither boto3 nor the SageMaker SDK: they are loaded by the functions that use
 them (lesson 15).
 
+On the machine of the person who sends the job:
+
 - `job`, `tables`, `job_file`: what a job is, and the TOML file that describes it.
-- `distribution`, `retired`: v2 ``distribution={...}`` dictionaries and retired instances, translated, with a
-  line for each change.
-- `request`, `offline`: the ``CreateTrainingJob`` request, checked against botocore's own model without a
-  network.
-- `plan`: the request with price, quotas, policies and alarms, as ``dtlab sagemaker plan`` shows it.
+- `distribution`: v2 ``distribution={...}`` dictionaries, translated with a line for each change.
 - `hyperparameters`: values to the strings that SageMaker carries, and back.
 - `source`: the folder with the entry script, checked and packed.
+- `request`: the ``CreateTrainingJob`` request; `cost.aws_model` checks it offline.
+- `account`, `plan`: quotas, rights, alarms, price; what ``dtlab sagemaker plan`` shows.
+- `client`, `batch_queue`: submit, watch and stop a job; the same request for an AWS Batch queue.
+- `hosts`, `drivers`, `small_data`, `rehearsal`: the job's containers played on this machine.
+
+In the container:
+
+- `bootstrap`, `first_process`, `container`, `failure`: unpack, start the ranks, pass signals on, say why.
+- `rank_script`, `script`: the entry script as one rank; ``dtlab train`` as an entry script.
 """

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dtlab.cost import billing, catalogue
+from dtlab.cost import aws, billing, catalogue
 from dtlab.errors import UserError
 from dtlab.sagemaker import account
 from dtlab.sagemaker.job import TrainingJob, modern
-from dtlab.sagemaker.offline import require_valid
 from dtlab.sagemaker.request import create_training_job, unique_name
 from dtlab.sagemaker.source import check_source, packed_names
 
@@ -103,9 +102,9 @@ def make_plan(job: TrainingJob, *, name: str | None = None) -> Plan:
     sent, changes = modern(job)
     name = unique_name(sent) if name is None else name
     request = create_training_job(sent, name)
-    require_valid(request)
+    aws.checked("sagemaker", "CreateTrainingJob", request)
     for alarm in account.idle_alarms(sent, name):
-        require_valid(alarm, "PutMetricAlarm", "cloudwatch")
+        aws.checked("cloudwatch", "PutMetricAlarm", alarm)
     bill = _bill(sent)
     if bill is not None and job.budget_usd is not None and bill.usd > job.budget_usd:
         seconds = int(job.budget_usd / bill.usd * bill.seconds)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from dtlab.cli import main
+from dtlab.cost.aws_model import problems
 from dtlab.errors import UserError
 from dtlab.sagemaker.account import idle_alarms, quotas, role_policy
 from dtlab.sagemaker.job import TrainingJob
-from dtlab.sagemaker.offline import problems
 from dtlab.sagemaker.plan import make_plan
 from dtlab.sagemaker.request import create_training_job, unique_name
 from dtlab.sagemaker.tables import Checkpoint, Compute, Mlflow, Network, Output, Source

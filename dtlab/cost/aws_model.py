@@ -1,4 +1,4 @@
-"""Is a request one that the service would take? Asked of botocore's own model, without a network (lesson 15).
+"""Is a request one that the service would take? Asked of botocore's own model, offline (lessons 14, 15).
 
 botocore checks names, kinds and least lengths before it sends. It knows more than it checks: the lists of
 allowed words (225 instance types for training), largest lengths and patterns. ``problems`` checks all of it.
@@ -6,15 +6,17 @@ allowed words (225 instance types for training), largest lengths and patterns. `
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 from dtlab.errors import UserError
-from dtlab.settings_file import near_name
 
-__all__ = ["problems", "require_valid"]
+__all__ = ["MISSING", "problems"]
+
+MISSING = "boto3 is not installed; pip install 'dtlab[sagemaker]'"
 
 
 def problems(
@@ -38,26 +40,14 @@ def problems(
     return found + list(_beyond(request, shape, ""))
 
 
-def require_valid(
-    request: Mapping[str, Any], operation: str = "CreateTrainingJob", service: str = "sagemaker"
-) -> None:
-    """Refuse a request with problems.
-
-    Raises:
-        UserError: all of them in one line, or boto3 is not installed.
-    """
-    found = problems(request, operation, service)
-    if found:
-        raise UserError(f"{operation}: {'; '.join(found)}")
-
-
 @cache
 def _model(service: str) -> Any:
     try:
-        import botocore.session
-    except ModuleNotFoundError:
-        raise UserError("boto3 is not installed: pip install 'dtlab[sagemaker]'") from None
-    return botocore.session.Session().get_service_model(service)
+        from botocore.loaders import Loader
+        from botocore.model import ServiceModel
+    except ImportError:
+        raise UserError(f"{service}: {MISSING}") from None
+    return ServiceModel(Loader().load_service_model(service, "service-2"))
 
 
 def _beyond(value: Any, shape: Any, path: str) -> Iterator[str]:
@@ -89,12 +79,12 @@ def _beyond(value: Any, shape: Any, path: str) -> Iterator[str]:
 def _word(value: str, shape: Any, path: str) -> Iterator[str]:
     words, pattern = shape.enum, shape.metadata.get("pattern")
     if words and value not in words:
-        near = near_name(value, words)
-        hint = f"did you mean {near!r}?" if near else f"there are {', '.join(words[:8])}"
+        near = difflib.get_close_matches(value, words, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(words[:12])}"
         yield f"{path} = {value!r}: unknown to the service; {hint}"
     elif pattern and not words:
         try:
-            fits = re.fullmatch(pattern, value) is not None
+            fits = re.fullmatch(pattern, value, re.DOTALL) is not None
         except re.error:  # Java's \p{L}, which Python does not have
             return
         if not fits:
