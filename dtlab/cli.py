@@ -24,6 +24,7 @@ app = App(
     name="dtlab",
     version=__version__,
     help="Distributed PyTorch training: run it, break it, price it. Lessons are in notebooks/.",
+    help_format="plaintext",
 )
 app.command("dtlab.commands.training:train", name="train", help="Train a model on one or more ranks.")
 app.command(
@@ -43,6 +44,9 @@ app.command(
 )
 app.command(
     "dtlab.commands.money:instances", name="instances", help="List the known instances with their prices."
+)
+app.command(
+    "dtlab.commands.plan:plan", name="plan", help="Which machines, how many, and how to cut the model."
 )
 app.command(
     "dtlab.commands.prices:app", name="prices", help="Which prices are in use; refresh them from AWS."

@@ -76,6 +76,7 @@ def plan_spot(
     interval_seconds: float | None = None,
     checkpoints: bool = True,
     deadline_seconds: float = math.inf,
+    break_even: bool = True,
 ) -> SpotPlan:
     """Expected wall time and cost of a run on spot hosts, with the best interval unless one is given.
 
@@ -86,6 +87,7 @@ def plan_spot(
         state_bytes: of a checkpoint over all ranks, 12 to 16 bytes a parameter.
         wait_seconds: mean wait for the next spot host after an interruption, not billed.
         interval_seconds: work between two saves; by default Daly's optimum (2006, equation 37).
+        break_even: False leaves `break_even_rate` out (nan): it takes most of the time of this function.
         checkpoints: False: there are none, and every interruption starts the run anew.
 
     Raises:
@@ -143,7 +145,8 @@ def plan_spot(
         reason = f"spot is expected after the deadline of {deadline_seconds / 3600:,.1f} h"
     return SpotPlan(
         work_seconds / 3600, wall / 3600, total / 3600, interruptions, interval, save, restart, spot_usd,
-        on_demand_usd, _break_even(cost_at, on_demand_usd), recommendation, reason,
+        on_demand_usd, _break_even(cost_at, on_demand_usd) if break_even else math.nan, recommendation,
+        reason,
     )  # fmt: skip
 
 

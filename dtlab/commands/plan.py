@@ -1,0 +1,294 @@
+"""``dtlab plan``: which machines, how many, and how to cut the model."""
+
+from __future__ import annotations
+
+import json as json_module
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from dtlab.errors import UserError
+
+if TYPE_CHECKING:
+    from dtlab.cost.plan_job import Job, Space
+    from dtlab.cost.planner import Plan
+    from dtlab.cost.presets import Preset
+
+_SEVERAL = Parameter(consume_multiple=True, negative=(), show_default=False)
+Names = Annotated[tuple[str, ...], _SEVERAL]
+Numbers = Annotated[tuple[int, ...], _SEVERAL]
+Recomputes = Annotated[tuple[Literal["none", "selective", "full"], ...], _SEVERAL]
+Precisions = Annotated[tuple[Literal["fp32", "amp", "bf16-mixed", "bf16"], ...], _SEVERAL]
+
+
+def plan(
+    model: str | None = None,
+    /,
+    *,
+    config: Path | None = None,
+    samples: float | None = None,
+    tokens: float | None = None,
+    global_batch: int | None = None,
+    seq_len: int | None = None,
+    deadline_hours: float | None = None,
+    budget: float | None = None,
+    goal: Literal["cheapest", "fastest"] | None = None,
+    instances: Names = (),
+    counts: Numbers = (),
+    max_gpus: int = 512,
+    tp: Numbers = (),
+    pp: Numbers = (),
+    zero: Numbers = (),
+    micro_batch: Numbers = (),
+    recompute: Recomputes = (),
+    precision: Precisions = (),
+    optimizer: Literal["sgd", "momentum", "adam"] = "adam",
+    kind: Literal["sagemaker", "ec2", "spot"] = "sagemaker",
+    region: str = "us-east-1",
+    interruptions: float | None = None,
+    spot_fraction: float | None = None,
+    prices: Path | None = None,
+    start_minutes: float = 5.0,
+    reader: float | None = None,
+    sparse_table: Annotated[bool, Parameter(negative=())] = False,
+    table_rows: int | None = None,
+    top: int = 10,
+    figure: Path | None = None,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Search machines, their number, and the ways to cut a model, for the cheapest or the fastest run.
+
+    Parameters
+    ----------
+    model
+        A preset ("Llama 7B"; a wrong name lists all), or a TOML file with a [transformer] or [recommender].
+    config
+        A run's configuration file, as for dtlab train, in place of a model.
+    samples
+        Samples of the whole run, all epochs together: sequences, images or rows.
+    tokens
+        The same in tokens, for a model with a sequence length.
+    global_batch
+        Samples of one optimizer step over all ranks.
+    seq_len
+        Tokens of a sequence; the model's own by default.
+    deadline_hours
+        The run must end within these hours.
+    budget
+        The run must not cost more than this, in dollars.
+    goal
+        What to choose among the rest; with a budget and no deadline the fastest, else the cheapest.
+    instances
+        Only these machine types or families, for example g5 g6e p4d; by default all that have GPUs.
+    counts
+        Only these numbers of machines.
+    max_gpus
+        Most GPUs, up to 16384.
+    tp
+        Only these degrees of tensor parallelism; never beyond a machine.
+    pp
+        Only these numbers of pipeline stages.
+    zero
+        Only these: 0 DDP, 1 or 2 ZeRO, 3 FSDP.
+    micro_batch
+        Only these sizes.
+    recompute
+        Only these.
+    precision
+        Only these.
+    optimizer
+        adam stands for AdamW too.
+    kind
+        Which price: SageMaker training, EC2 on demand, or EC2 spot with --interruptions.
+    region
+        AWS region.
+    interruptions
+        With --kind spot: interruptions per hour of one host.
+    spot_fraction
+        With --kind spot: its price over on demand.
+    prices
+        A price file of your own, whose figures go before the package's.
+    start_minutes
+        Billed before the first step: image, data, process group, compile.
+    reader
+        Samples per second that one machine can read; without it the reader is never the limit.
+    sparse_table
+        Ranks exchange the touched rows of an embedding table, not all of it.
+    table_rows
+        With --config and your own Parquet: rows of all embedding tables together.
+    top
+        Lines of the table.
+    figure
+        Write price against time to this file (png, svg or pdf).
+    json
+        Print one JSON object instead of lines.
+    """
+    from dtlab.commands.plan_shape import shape_of, with_sequence
+    from dtlab.cost.plan_job import Job, Space, Spot
+    from dtlab.cost.price_file import prices_from
+
+    if top < 1:
+        raise UserError(f"top = {top}: give 1 or more lines")
+    _check_figure(figure)
+    if (model is None) == (config is None):
+        raise UserError("model: give a preset or a file with a shape, or a run's --config, and not both")
+    limits = {"deadline_hours": deadline_hours, "budget": budget, "samples": samples, "tokens": tokens}
+    for name, value in limits.items():
+        if value is not None and not value > 0:
+            raise UserError(f"{name} = {value}: give a number above 0")
+    with prices_from(prices):
+        chosen: dict[str, Any] = {}
+        if config is not None:
+            from dtlab.commands.plan_config import job_of_config
+
+            run = job_of_config(config, table_rows)
+            shape, chosen = run.model, run.space
+            samples = run.samples if samples is None and tokens is None else samples
+            global_batch = run.global_batch if global_batch is None else global_batch
+            deadline_hours = _given(deadline_hours, run.max_seconds and run.max_seconds / 3600)
+            budget = _given(budget, run.max_usd)
+        else:
+            assert model is not None
+            if table_rows is not None:
+                raise UserError(
+                    f"table_rows = {table_rows}: goes with --config; a [recommender] has its rows"
+                )
+            shape = shape_of(model)
+        if seq_len is not None:
+            shape = with_sequence(shape, seq_len)
+        job = Job(
+            model=shape,
+            samples=_samples(shape, samples, tokens),
+            global_batch=_needed(global_batch, "global_batch", "--global-batch 256"),
+            deadline_seconds=math.inf if deadline_hours is None else 3600 * deadline_hours,
+            budget_usd=math.inf if budget is None else budget,
+            goal=goal or ("fastest" if budget is not None and deadline_hours is None else "cheapest"),
+            optimizer=optimizer,
+            start_seconds=60 * start_minutes,
+            reader_per_host=math.inf if reader is None else reader,
+            sparse_table=sparse_table,
+        )
+        given = {
+            "tp": tp, "pp": pp, "zeros": zero, "micro_batches": micro_batch, "recomputes": recompute,
+            "precisions": precision,
+        }  # fmt: skip
+        chosen |= {name: value for name, value in given.items() if value}
+        spot = None
+        if interruptions is not None:
+            spot = Spot(interruptions_per_hour=interruptions, fraction=spot_fraction)
+        elif spot_fraction is not None:
+            raise UserError(f"spot_fraction = {spot_fraction}: goes with --kind spot and --interruptions")
+        space = Space(
+            instances=instances,
+            counts=counts,
+            max_gpus=max_gpus,
+            kind=kind,
+            region=region,
+            spot=spot,
+            **chosen,
+        )
+        return _answer(job, space, top, figure, json)
+
+
+def _answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) -> int:
+    from dtlab.cost.plan_model import Models
+    from dtlab.cost.plan_words import as_dict
+    from dtlab.cost.planner import plan as search
+
+    predictor = Models()
+    found = search(job, space, predictor)
+    best = found.best
+    parts = predictor.step_parts(job, best.strategy, best.instance, best.count)
+    items = predictor.memory_items(job, best.strategy)
+    if figure is not None:
+        _draw(found, figure)
+    if json:
+        body = as_dict(found)
+        body["best"] |= {"step_parts": dict(parts), "memory_items": dict(items)}
+        print(json_module.dumps(body, indent=2))
+    else:
+        print("\n".join(_lines(found, top, parts, items)))
+    return 0
+
+
+def _lines(found: Plan, top: int, parts: Any, items: Any) -> list[str]:
+    from dtlab.cost.plan_words import (
+        memory_line,
+        reading_line,
+        step_line,
+        table,
+        why_lost,
+        why_others_lost,
+    )
+
+    job = found.job
+    limits = [
+        f"within {job.deadline_seconds / 3600:g} h" if math.isfinite(job.deadline_seconds) else "",
+        f"under ${job.budget_usd:,.2f}" if math.isfinite(job.budget_usd) else "",
+    ]
+    return [
+        f"{job.model.name}, {job.model.parameters:,} parameters: {job.samples:,.0f} samples in "
+        f"{job.steps:,} steps of {job.global_batch:,}; the {' '.join([job.goal, *filter(None, limits)])}",
+        "",
+        *table(found, top),
+        "",
+        "late, dear: misses a limit; front: no other is faster and cheaper; "
+        "~ no measured run stands behind the time, > it is a bound.",
+        why_lost(found),
+        *why_others_lost(found),
+        step_line(found, parts),
+        f"Trust in the time: {found.best.trust}.",
+        reading_line(found),
+        memory_line(found, items),
+        f"Price: {found.best.price.line()}.",
+        f"{found.covered:,} configurations in {found.search_seconds:.2f} s: {found.predicted:,} predicted, "
+        f"{found.no_room:,} do not fit, {found.too_slow:,} too slow by their products alone, "
+        f"{found.set_aside:,} pipelines not needed, {found.refused:,} in a format that the card lacks."
+        + (f" Left out: {len(found.left_out)} types without a price or a model." if found.left_out else ""),
+    ]  # fmt: skip
+
+
+def _samples(shape: Preset, samples: float | None, tokens: float | None) -> float:
+    if samples is not None and tokens is not None:
+        raise UserError(f"samples = {samples:g} and tokens = {tokens:g}: give one of them")
+    if tokens is not None:
+        if not shape.seq_len:
+            raise UserError(f"tokens = {tokens:g}: {shape.name} has no sequence; give --samples")
+        return tokens / shape.seq_len
+    return _needed(samples, "samples", "--samples 1e6, all epochs together")
+
+
+def _needed(value: Any, name: str, example: str) -> Any:
+    if value is None:
+        raise UserError(f"{name} is needed: give {example}")
+    return value
+
+
+def _given(value: float | None, other: float | None) -> float | None:
+    return other if value is None else value
+
+
+def _check_figure(figure: Path | None) -> None:
+    if figure is None:
+        return
+    if figure.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise UserError(f"figure = {str(figure)!r}: the name must end in .png, .svg or .pdf")
+    if not figure.parent.is_dir():
+        raise UserError(f"figure = {str(figure)!r}: there is no folder {str(figure.parent)!r}")
+
+
+def _draw(found: Plan, figure: Path) -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise UserError(
+            f"figure = {str(figure)!r}: matplotlib is not installed; pip install 'dtlab[lab]'"
+        ) from None
+    from dtlab.figures.plan import plan_figure
+
+    made = plan_figure(found)
+    beside = figure.with_name(f".{figure.name}{figure.suffix}")
+    made.savefig(beside, dpi=130)
+    beside.replace(figure)
