@@ -17,16 +17,18 @@ python -m benchmarks.accuracy --runs FILE --rows OUT   # and each row's predicti
 - memory_mape_torchtitan: FSDP, with TP and PP, full recomputation; the table shows what was reserved, above
   what was allocated. memory_mape_bert: one card, fp32 and AMP; its two factors were chosen on these five
   rows.
-- step_mape, collectives_mape: in `benchmarks.accuracy_time`.
+- step_mape, collectives_mape and their kin: `benchmarks.accuracy_time` says on which rows constants were
+  fitted. A table has what its columns allow: memory, step times, or collectives.
 """
 
 import argparse
 import csv
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.accuracy_time import collective_scores, published_scores, read_rows, step_scores
 from benchmarks.common import Figure, report, say
 from benchmarks.measured_memory import Run, read_runs
 from dtlab.cost.memory import FITS_BELOW
@@ -34,8 +36,8 @@ from dtlab.cost.programs import NANOTRON, Program
 from dtlab.cost.units import GIB
 from dtlab.errors import UserError
 
-RUNS = Path(__file__).parent / "data" / "h100-nanotron-runs.csv"
-OTHER_RUNS = RUNS.with_name("published-memory.csv")
+DATA = Path(__file__).parent / "data"
+RUNS, OTHER_RUNS = DATA / "h100-nanotron-runs.csv", DATA / "published-memory.csv"
 CARDS_GIB = (16, 24, 32, 40, 48, 80)
 # Mean |error| of other calculators on rows of the same table (1,746 of it), by the note that collected them:
 # EleutherAI cookbook 827ee3b, Megatron-LM d98e8a6, ultrascale playbook memory.js, llm-analysis d841e40,
@@ -76,22 +78,25 @@ def unsafe_share(runs: list[Run], below: float) -> float | None:
     return mean(run.predicted_bytes() < below * card and run.measured_bytes > card for run, card in pairs)
 
 
-def held_out(runs: list[Run], group: Callable[[Run], bool]) -> float | None:
-    """`mape` of nanotron's rows of a group, each model with the two numbers chosen on the other models."""
+def held_out(runs: list[Run]) -> tuple[float | None, float | None]:
+    """`mape` of nanotron without and with pipeline, each model with numbers chosen on the other models."""
     ours = [run for run in runs if run.program == NANOTRON and run.strategy.tp <= 8]
     choices = [replace(NANOTRON, layers_ahead=ahead, lead_share=share) for ahead in AHEAD for share in SHARES]
     errors: dict[Program, list[float]] = {
         choice: [abs(run.predicted_bytes(choice) / run.measured_bytes - 1) for run in ours]
         for choice in choices
     }
-    scored: list[float] = []
-    for name in {run.model.name for run in ours}:
+    models = {run.model.name for run in ours}
+    if len(models) < 2:
+        return None, None
+    scored: dict[bool, list[float]] = {False: [], True: []}
+    for name in models:
         others = [at for at, run in enumerate(ours) if run.model.name != name]
-        if not others:
-            return None
         best = min(choices, key=lambda choice: sum(errors[choice][at] for at in others))
-        scored += [errors[best][at] for at, run in enumerate(ours) if run.model.name == name and group(run)]
-    return mean(scored)
+        for at, run in enumerate(ours):
+            if run.model.name == name:
+                scored[with_pipeline(run)].append(errors[best][at])
+    return mean(scored[False]), mean(scored[True])
 
 
 def memory_figures(runs: list[Run], num_left_out: int) -> dict[str, Figure]:
@@ -99,6 +104,7 @@ def memory_figures(runs: list[Run], num_left_out: int) -> dict[str, Figure]:
     plain = [run for run in runs if without_pipeline(run)]
     piped = [run for run in runs if with_pipeline(run)]
     scored = plain + piped
+    plain_held_out, piped_held_out = held_out(runs)
     return {
         "memory_rows": len(plain),
         "memory_rows_pp": len(piped),
@@ -108,8 +114,8 @@ def memory_figures(runs: list[Run], num_left_out: int) -> dict[str, Figure]:
         "memory_bias": mean(run.error for run in plain),
         "memory_bias_pp": mean(run.error for run in piped),
         "memory_mape_tp_above_8": mape(run for run in runs if run.strategy.tp > 8),
-        "memory_mape_held_out": held_out(runs, without_pipeline),
-        "memory_mape_pp_held_out": held_out(runs, with_pipeline),
+        "memory_mape_held_out": plain_held_out,
+        "memory_mape_pp_held_out": piped_held_out,
         "unsafe_fits_share": unsafe_share(scored, FITS_BELOW),
         "unsafe_without_headroom_share": unsafe_share(scored, 1.0),
     }
@@ -149,37 +155,59 @@ def write_rows(path: Path, runs: list[Run]) -> None:
             )
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=Path, help="CSV of measured runs; columns in measured_memory.py")
-    parser.add_argument("--rows", type=Path, help="write each row's prediction to this CSV file")
-    parser.add_argument("--json", action="store_true", help="one flat JSON object")
-    given = parser.parse_args(argv)
-    runs, left_out = read_runs(given.runs or RUNS)
-    for line in left_out if given.runs else []:
+def time_figures(path: Path | None) -> dict[str, Figure]:
+    """What `accuracy_time` says of a table, by its columns; without one of the tables in benchmarks/data.
+
+    A table without columns for it leaves step_mape or collectives_mape None.
+    """
+    figures: dict[str, Figure] = {"step_mape": None, "collectives_mape": None}
+    collectives = DATA / "published-collectives.csv"
+    for columns, score, own in (
+        ({"model", "mbs", "tokens_per_s", "nodes"}, step_scores, RUNS),
+        ({"system", "collective", "size_bytes", "time_us"}, collective_scores, collectives),
+        ({"series", "model", "throughput", "global_batch"}, published_scores, DATA / "published-runs.csv"),
+    ):
+        try:
+            rows = read_rows(path or own)
+            if rows and columns <= set(rows[0]):
+                figures |= score(rows)[0]
+        except (KeyError, ValueError, OSError) as error:
+            say(f"{score.__name__}: {type(error).__name__} {error}: these rows are not scored")
+    return figures
+
+
+def memory_of(path: Path | None) -> tuple[list[Run], dict[str, Figure], list[str]]:
+    """Runs of a table, the figures of memory, and lines for people. No runs where it has no model column."""
+    if path is not None and path.is_file() and "model" not in (read_rows(path) or [{"model": ""}])[0]:
+        return [], {"memory_mape": None, "memory_mape_pp": None}, []
+    runs, left_out = read_runs(path or RUNS)
+    for line in left_out if path else []:
         say(f"left out: {line}")
     figures = memory_figures(runs, len(left_out))
-    if not given.runs:
+    if not path:
         others, _ = read_runs(OTHER_RUNS)
-        for name in ("torchtitan", "torch"):
-            key = "torchtitan" if name == "torchtitan" else "bert"
+        for key, name in (("torchtitan", "torchtitan"), ("bert", "torch")):
             figures[f"memory_mape_{key}"] = mape(run for run in others if run.name == name)
             figures[f"memory_bias_{key}"] = mean(run.error for run in others if run.name == name)
+    lines = ["memory by model and by degrees:", *("  " + line for line in by_group(runs))]
+    if not path:
+        lines += ["other calculators on this table, without and with pipeline (mean |error|):"]
+        lines += [f"  {name:<32} {plain:7.0%} {piped:7.0%}" for name, (plain, piped) in OTHERS.items()]
+    return runs, figures, lines
+
+
+def main(argv: list[str] | None = None) -> None:
+    about = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=about)
+    parser.add_argument("--runs", type=Path, help="CSV of measured runs; columns in measured_memory.py")
+    parser.add_argument("--rows", type=Path, help="write each row's prediction of memory to this CSV file")
+    parser.add_argument("--json", action="store_true", help="one flat JSON object")
+    given = parser.parse_args(argv)
+    runs, figures, lines = memory_of(given.runs)
     if given.rows:
         write_rows(given.rows, runs)
-    notes = ["memory by model and by degrees:", *("  " + line for line in by_group(runs))]
-    if not given.runs:
-        notes += ["other calculators on this table, without and with pipeline (mean |error|):"]
-        notes += [f"  {name:<32} {plain:7.0%} {piped:7.0%}" for name, (plain, piped) in OTHERS.items()]
-    try:
-        from benchmarks.accuracy_time import time_figures
-    except ImportError:
-        pass
-    else:
-        more_figures, more_notes = time_figures(given.runs)
-        figures |= more_figures
-        notes += more_notes
-    report("Predictions against published runs", figures, notes)
+    figures |= time_figures(given.runs)
+    report("Predictions against published runs", figures, lines)
 
 
 if __name__ == "__main__":
