@@ -28,7 +28,7 @@ def plan_figure(plan: Plan) -> Figure:
         alt=_words(plan),
         xlabel="hours of the run, log",
         ylabel="price of the run (USD), log",
-        size=(8.6, 4.6),
+        size=(9.6, 4.8),
     )
     step = max(1, math.ceil(len(plan.dots) / MOST_DOTS))
     dots = plan.dots[::step]
@@ -41,10 +41,12 @@ def plan_figure(plan: Plan) -> Figure:
         [one.seconds / 3600 for one in front], [one.usd for one in front], color=BLACK, linewidth=1.4,
         drawstyle="steps-post", label="frontier",
     )  # fmt: skip
-    for number, one in enumerate(_named(plan)):
-        ax.annotate(
-            name_of(plan, one), (one.seconds / 3600, one.usd), textcoords="offset points",
-            xytext=(6, 6 + 9 * (number % 2)), fontsize=7.5,
+    for letter, one in zip("ABCDEFGHIJ", _named(plan), strict=False):
+        at = (one.seconds / 3600, one.usd)
+        ax.annotate(letter, at, textcoords="offset points", xytext=(-8, -11), fontsize=9, fontweight="bold")
+        ax.plot(
+            [], [], linestyle="none", marker=f"${letter}$", markersize=7, color=BLACK,
+            label=f"{name_of(plan, one)}: {_hours(one.seconds)}, {_money(one.usd)}",
         )  # fmt: skip
     ax.plot(
         best.seconds / 3600, best.usd, marker="o", markersize=13, fillstyle="none", color=RED,
@@ -58,6 +60,7 @@ def plan_figure(plan: Plan) -> Figure:
         ax.axhline(at, color=GREEN, linestyle="-.", linewidth=1.4, label=f"budget, {_money(at)}")
     ax.set_xscale("log")
     ax.set_yscale("log")
+    ax.set_ylim(bottom=0.75 * min(one.usd for one in front))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_major_formatter("${x:,g}")
     fig.legend(loc="outside right upper", frameon=False, fontsize=8)
@@ -79,10 +82,11 @@ def _types(ax, plan: Plan) -> None:
 
 
 def _named(plan: Plan) -> list[Candidate]:
-    """The chosen one and an even pick of the frontier."""
-    step = max(1, math.ceil(len(plan.frontier) / MOST_NAMED))
-    picked = list(plan.frontier[::step])
-    return [plan.best, *[one for one in picked if one is not plan.best]]
+    """An even pick of the frontier, its ends and the chosen one among them, fastest first."""
+    front = list(plan.frontier)
+    step = max(1, math.ceil(len(front) / (MOST_NAMED - 1)))
+    picked = [*front[::step], *front[-1:], plan.best]
+    return sorted({id(one): one for one in picked}.values(), key=lambda one: one.seconds)
 
 
 def _words(plan: Plan) -> str:
