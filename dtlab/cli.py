@@ -67,6 +67,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if tokens is None else tokens)
     try:
         refuse_unreadable(os.environ)
+        words = _written_out(words)
         file = _config_file(words)
         app.config = _whole_numbers if file is None else (file, _whole_numbers)
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
@@ -144,6 +145,20 @@ def _refuse(error: Exception, *, same_on_all_ranks: bool = False) -> int:
         return 2
     print(f"dtlab: {line}", file=sys.stderr)
     return 2
+
+
+def _written_out(words: list[str]) -> list[str]:
+    """``dtlab train --model gpt`` as ``dtlab train --data.name text``."""
+    if words[:1] != ["train"]:
+        return words
+    from dtlab.commands.config_file import read_config_file
+    from dtlab.commands.short_flags import written_out
+
+    def name_in_file() -> str | None:
+        has_file = len(words) > 1 and not words[1].startswith("-")
+        return read_config_file(words[1]).get("data", {}).get("name") if has_file else None
+
+    return written_out(words, name_in_file)
 
 
 def _config_file(words: list[str]) -> Dict | None:

@@ -7,6 +7,7 @@ on the number of processes. Here the ids decide.
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from dtlab.errors import UserError
@@ -28,7 +29,12 @@ class ById:
 
 
 def gather_by_id(
-    ids: Tensor, *, dst: int | None = 0, num_samples: int | None = None, **columns: Tensor
+    ids: Tensor,
+    *,
+    dst: int | None = 0,
+    num_samples: int | None = None,
+    group: dist.ProcessGroup | None = None,
+    **columns: Tensor,
 ) -> ById | None:
     """Bring the ranks' results together, ordered by id (collective).
 
@@ -36,6 +42,7 @@ def gather_by_id(
         ids: [B] int64 of this rank's samples; B may differ between ranks and may be 0.
         dst: the rank that gets the result (None elsewhere); None for every rank.
         num_samples: how many samples there must be, to catch missing ones.
+        group: the ranks whose samples differ, when it is not all; ``dst`` counts inside it.
         columns: [B, ...] each, results for those ids.
 
     Raises:
@@ -50,7 +57,7 @@ def gather_by_id(
             raise UserError(f"{name} has {len(column)} rows for {len(ids)} ids; give one row per id")
     joined: dict[str, Tensor] = {}
     for name, column in {"ids": ids, **columns}.items():
-        parts = agreement.gather(column, dst=dst)
+        parts = agreement.gather(column, dst=dst, group=group)
         if parts is not None:
             joined[name] = torch.cat(parts)
     if not joined:

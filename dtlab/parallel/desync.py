@@ -7,7 +7,7 @@ exchange one number per parameter: 16 bytes each, whatever the size of the model
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dtlab.parallel.ddp import unwrap
 from dtlab.ranks import agreement
 
-__all__ = ["DesyncError", "check_replicas", "differing_parameters", "differing_tensors"]
+__all__ = ["DesyncError", "check_replicas", "differing_parameters", "differing_tensors", "refuse_differing"]
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 
@@ -69,7 +69,11 @@ def check_replicas(model: nn.Module, step: int, group: dist.ProcessGroup | None 
     Raises:
         DesyncError: on every rank, with the names of the parameters and the ranks that differ.
     """
-    found = differing_parameters(model, group)
+    refuse_differing(differing_parameters(model, group), step)
+
+
+def refuse_differing(found: Mapping[str, Sequence[int]], step: int) -> None:
+    """``DesyncError`` when ``found`` names parameters, with the ranks that differ in each."""
     if not found:
         return
     name, ranks = next(iter(found.items()))

@@ -17,7 +17,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -27,36 +26,18 @@ import torch.distributed as dist
 
 from dtlab.errors import DtlabWarning, UserError
 from dtlab.ranks import agreement
-from dtlab.train import checkpoint_sharded as sharding
-from dtlab.train.checkpoint_entry import differing, enter, own_group, together
-from dtlab.train.checkpoint_parts import Stateful, apply, is_per_rank, take
+from dtlab.train.checkpoint_entry import enter, own_group, together
+from dtlab.train.checkpoint_parts import Stateful, apply, is_per_rank
 from dtlab.train.checkpoint_read import problem_with, read_states
+from dtlab.train.checkpoint_status import SaveStatus
 from dtlab.train.checkpoint_store import CheckpointInfo, Store, candidates, describe
+from dtlab.train.checkpoint_take import take_job
 from dtlab.train.checkpoint_write import Job, write
-from dtlab.train.staging import Stage, as_written
+from dtlab.train.staging import Stage
 
 __all__ = ["CheckpointInfo", "Checkpointer", "SaveStatus", "Stateful"]
 
 _PATIENCE_AFTER_ERROR = 30.0  # seconds
-
-
-@dataclass(frozen=True)
-class SaveStatus:
-    """How far the checkpoints lag behind training."""
-
-    last_good_step: int | None
-    """Step of the newest complete save of this run, or of the one that it resumed from."""
-    steps_since: int
-    """Steps that would be lost now."""
-    in_flight_step: int | None
-    failures: int
-    """Saves in a row that failed."""
-    last_error: str | None
-
-    def __str__(self) -> str:
-        good = "none" if self.last_good_step is None else f"step {self.last_good_step}"
-        error = f"; {self.last_error}" if self.last_error else ""
-        return f"last good checkpoint: {good}, {self.steps_since} steps ago{error}"
 
 
 class Checkpointer:
@@ -170,30 +151,20 @@ class Checkpointer:
 
     def _take(self, parts: Mapping[str, Any], step: int, samples: int, reason: str) -> Job:
         """Everything that the save needs, independent of what training does next."""
-        taken: Any = None
-
-        def describe_mine() -> dict[str, Any]:
-            nonlocal taken
-            taken = take(parts, self._rank)
-            return {"step": step, "samples": samples, **taken.checksums()}
-
-        self._check_differing(self._together(describe_mine))
-        sharded = {name: tensor for name, tensor in taken.tensors.items() if sharding.is_sharded(tensor)}
-        plain = {name: tensor for name, tensor in taken.tensors.items() if name not in sharded}
-        if self._rank != 0:
-            plain = {}
-        if sharded:
-            self._stager, sharded = sharding.stage_sharded(self._stager, sharded)
-        head = {
-            "step": step,
-            "samples": samples,
-            "reason": reason,
-            "world_size": self._size,
-            "parts": taken.trees,
-            "sharded": sorted(sharded),
-        }
-        plain = self._stage.copy(plain) if self.asynchronous else as_written(plain)
-        return Job(head, plain, sharded, taken.own_trees, taken.own_tensors)
+        job, self._stager, differ = take_job(
+            parts,
+            self._group,
+            self._together,
+            {"step": step, "samples": samples, "reason": reason},
+            self._stage if self.asynchronous else None,
+            self._stager,
+        )
+        for name in differ:
+            self._say(
+                f"part {name!r} differs between the ranks and rank 0's is saved: reduce it over the ranks "
+                "before, or give it per_rank = True"
+            )
+        return job
 
     def _write(self, job: Job) -> None:
         """All of the writing, in the background or not; leaves the outcome in attributes."""
@@ -342,16 +313,6 @@ class Checkpointer:
 
     def _together(self, action: Callable[[], Any]) -> list[Any]:
         return together(self._group, self.folder, action)
-
-    def _check_differing(self, values: list[Mapping[str, Any]]) -> None:
-        for name in differing(values):
-            if name in ("step", "samples"):
-                shown = [value[name] for value in values]
-                raise UserError(f"{name} = {shown} on the ranks: give the same to save() on every rank")
-            self._say(
-                f"part {name!r} differs between the ranks and rank 0's is saved: reduce it over the ranks "
-                "before, or give it per_rank = True"
-            )
 
     def _say(self, line: str) -> None:
         self.lines.append(line)

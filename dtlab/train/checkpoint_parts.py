@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +15,17 @@ from dtlab.parallel.ddp import unwrap
 from dtlab.parallel.sharded import check_whole
 from dtlab.train.state import flatten
 
-__all__ = ["Stateful", "Taken", "apply", "bare", "is_per_rank", "state_of", "take"]
+__all__ = [
+    "Stateful",
+    "Taken",
+    "apply",
+    "bare",
+    "is_per_rank",
+    "is_shared_out",
+    "joined",
+    "state_of",
+    "take",
+]
 
 
 @runtime_checkable
@@ -23,6 +33,9 @@ class Stateful(Protocol):
     """Anything with a state. With the attribute ``per_rank = True`` each rank's own state is kept.
 
     Such a part also has ``rederive(state, *, step, rank, world_size)`` for another world size.
+    With ``is_shared_out = True`` the ranks' dicts together are the state, each tensor in it a DTensor; a rank
+    gets back None for a tensor that it does not hold. ``layouts()`` says how tensors shall be laid out that
+    the part does not have yet, by their path in it, or the beginning of one.
     """
 
     def state_dict(self) -> Mapping[str, Any]:
@@ -41,6 +54,8 @@ class Taken:
     own_trees: dict[str, Any] = field(default_factory=dict)
     """Parts that every rank has for itself."""
     own_tensors: dict[str, Tensor] = field(default_factory=dict)
+    shared_out: dict[str, Any] = field(default_factory=dict)
+    """Parts of which every rank has some."""
 
     def checksums(self) -> dict[str, int]:
         """A short number per shared part: equal where the part is equal, tensors' values aside."""
@@ -64,6 +79,23 @@ def bare(part: Any) -> Any:
 def is_per_rank(part: Any) -> bool:
     """Whether each rank has a state of its own in this part."""
     return bool(getattr(part, "per_rank", False))
+
+
+def is_shared_out(part: Any) -> bool:
+    """Whether the ranks' states of this part together are its state."""
+    return bool(getattr(part, "is_shared_out", False))
+
+
+def joined(trees: Sequence[Any]) -> Any:
+    """One tree of the ranks' trees: dicts are joined, of anything else the first rank's counts.
+
+    >>> joined([{"a": 1, "lr": {"x": 2}}, {"b": 3, "lr": {"y": 4}}])
+    {'a': 1, 'lr': {'x': 2, 'y': 4}, 'b': 3}
+    """
+    if not all(isinstance(tree, dict) for tree in trees):
+        return trees[0]
+    names = dict.fromkeys(name for tree in trees for name in tree)
+    return {name: joined([tree[name] for tree in trees if name in tree]) for name in names}
 
 
 def state_of(name: str, part: Any) -> Any:
@@ -99,6 +131,9 @@ def take(parts: Mapping[str, Any], rank: int) -> Taken:
         if is_per_rank(part):
             tensors, taken.own_trees[name] = flatten(state, f"rank{rank}/{name}")
             taken.own_tensors |= {path: tensor.cpu().clone() for path, tensor in tensors.items()}
+        elif is_shared_out(part):
+            tensors, taken.shared_out[name] = flatten(state, name)
+            taken.tensors |= tensors
         else:
             tensors, taken.trees[name] = flatten(state, name)
             taken.tensors |= tensors

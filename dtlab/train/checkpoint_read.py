@@ -14,7 +14,7 @@ from dtlab.ranks import agreement
 from dtlab.train import checkpoint_sharded as sharding
 from dtlab.train.checkpoint_entry import together
 from dtlab.train.checkpoint_files import check_file, tensor_reader
-from dtlab.train.checkpoint_parts import bare, is_per_rank, state_of
+from dtlab.train.checkpoint_parts import bare, is_per_rank, is_shared_out, state_of
 from dtlab.train.checkpoint_store import SHARDED, TENSORS, describe
 from dtlab.train.state import unflatten
 
@@ -52,7 +52,8 @@ def read_part(path: str | Path, name: str) -> Any:
         raise _unknown(path, name, content["parts"])
     wanted = [key for key in content["sharded"] if key.startswith(f"{name}/")]
     shards = sharding.targets(path / SHARDED, wanted, {})
-    sharding.load_sharded(path / SHARDED, shards, None)
+    if wanted:
+        sharding.load_sharded(path / SHARDED, shards, None)
     read = tensor_reader(path / TENSORS)
     return unflatten(content["parts"][name], lambda key: shards[key] if key in shards else read(key))
 
@@ -60,7 +61,8 @@ def read_part(path: str | Path, name: str) -> Any:
 def read_states(path: Path, parts: Mapping[str, Any], group: dist.ProcessGroup | None) -> dict[str, Any]:
     """The states of ``parts``, tensors laid out as the parts have them (collective). Nothing is changed.
 
-    Of a per-rank part a rank gets its own state if the world size is the one that saved it, else rank 0's.
+    Of a per-rank part a rank gets its own state if the world size is the one that saved it, else rank 0's. Of
+    a part that is shared out it gets None for the tensors of other ranks.
 
     Raises:
         UserError: on every rank: a part is not there, does not fit, or cannot be read.
@@ -77,22 +79,32 @@ def read_states(path: Path, parts: Mapping[str, Any], group: dist.ProcessGroup |
 
     together(group, path.parent, look)
     live: dict[str, Tensor] = {}
-    if content["sharded"] or any(sharding.is_sharded(tensor) for tensor in _parameters(parts)):
+    shared_out = {name for name, part in parts.items() if is_shared_out(part)}
+    is_cut = bool(shared_out) or any(sharding.is_sharded(tensor) for tensor in _parameters(parts))
+    if content["sharded"] or is_cut:
         for name, part in parts.items():
             if not is_per_rank(part):
                 live |= sharding.templates(name, bare(part), state_of(name, part))
+
+    def is_elsewhere(path: str) -> bool:
+        return path.split("/", 1)[0] in shared_out and not sharding.is_known(live, path)
+
     wanted = [name for name in content["sharded"] if name.split("/", 1)[0] in parts]
+    mine = [name for name in wanted if not is_elsewhere(name)]
     shards: dict[str, Tensor] = {}
-    together(group, path.parent, lambda: shards.update(sharding.targets(path / SHARDED, wanted, live)))
-    sharding.load_sharded(path / SHARDED, shards, group)
+    together(group, path.parent, lambda: shards.update(sharding.targets(path / SHARDED, mine, live)))
+    if wanted:
+        sharding.load_sharded(path / SHARDED, shards, group)
     states: dict[str, Any] = {}
 
     def read_all() -> None:
         read = tensor_reader(path / TENSORS)
 
-        def get(name: str) -> Tensor:
+        def get(name: str) -> Any:
             if name in shards:
                 return shards[name]
+            if is_elsewhere(name):
+                return None
             tensor = read(name)
             return sharding.lay_out(tensor, sharding.like(live, name, tensor.shape)) if live else tensor
 

@@ -27,6 +27,7 @@ from dtlab.errors import UserError
 from dtlab.train.state import flatten
 
 __all__ = [
+    "is_known",
     "is_sharded",
     "lay_out",
     "like",
@@ -116,13 +117,11 @@ def targets(folder: Path, names: list[str], live: Mapping[str, Tensor]) -> dict[
 
 
 def load_sharded(folder: Path, into: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
-    """Fill what :func:`targets` made (collective).
+    """Fill what :func:`targets` made (collective); the ranks may want different ones.
 
     Raises:
         UserError: a rank could not read; the same on every rank.
     """
-    if not into:
-        return
     dcp = _dcp()
     reader = dcp.HuggingFaceStorageReader(str(folder))
     try:
@@ -132,7 +131,10 @@ def load_sharded(folder: Path, into: dict[str, Tensor], group: dist.ProcessGroup
 
 
 def templates(name: str, part: Any, state: Any) -> dict[str, Tensor]:
-    """The sharded tensors of a live part by path; an optimizer's moments are laid out as its parameters."""
+    """The sharded tensors of a live part by path; an optimizer's moments are laid out as its parameters.
+
+    What a part says in ``layouts()`` counts too.
+    """
     flat, _ = flatten(state, name)
     live = {path: tensor for path, tensor in flat.items() if is_sharded(tensor)}
     if isinstance(part, Optimizer):
@@ -140,7 +142,14 @@ def templates(name: str, part: Any, state: Any) -> dict[str, Tensor]:
         for number, parameter in enumerate(parameters):
             if is_sharded(parameter):
                 live[f"{name}/state/{number}/"] = parameter.detach()
+    if hasattr(part, "layouts"):
+        live |= {f"{name}/{path}": tensor for path, tensor in part.layouts().items()}
     return live
+
+
+def is_known(live: Mapping[str, Tensor], path: str) -> bool:
+    """Whether a live part has a place for the tensor at ``path``."""
+    return path in live or path[: path.rfind("/") + 1] in live
 
 
 def like(live: Mapping[str, Tensor], path: str, shape: torch.Size) -> Tensor | None:

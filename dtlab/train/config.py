@@ -16,6 +16,7 @@ from typing import Any, Literal
 from dtlab.data.config import DataConfig
 from dtlab.errors import UserError
 from dtlab.train.config_core import CheckpointConfig, PrecisionConfig, StoppingConfig
+from dtlab.train.config_parallel import ParallelConfig
 from dtlab.train.config_schedule import ScheduleConfig
 
 
@@ -149,6 +150,7 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     stopping: StoppingConfig = field(default_factory=StoppingConfig)
     run: RunConfig = field(default_factory=RunConfig)

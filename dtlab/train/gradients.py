@@ -117,11 +117,12 @@ def clip_by_norm(parameters: Iterable[Tensor], max_norm: float, norm: Tensor) ->
 
 
 def not_finite(named_parameters: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """Names of the parameters whose gradient holds a nan or an infinity."""
+    """Names of the parameters whose gradient holds a nan or an infinity, in this rank's part of it."""
     names = []
     for name, parameter in named_parameters:
         if parameter.grad is not None:
-            entries = parameter.grad.coalesce().values() if parameter.grad.is_sparse else parameter.grad
+            sparse = parameter.grad.is_sparse
+            entries = parameter.grad.coalesce().values() if sparse else local_part(parameter.grad)
             if not bool(entries.isfinite().all()):
                 names.append(name)
     return names

@@ -7,7 +7,6 @@ on the same number of ranks bit for bit, on another with the same samples.
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 import time
@@ -19,10 +18,14 @@ from typing import Any
 from dtlab.cost import billing
 from dtlab.errors import UserError
 from dtlab.parallel.ddp import unwrap
+from dtlab.parallel.pipelined_model import PipelinedModel
 from dtlab.ranks.worlds import World, world
 from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
 from dtlab.train.config import TrainConfig
+from dtlab.train.full_state import gather_state
+from dtlab.train.layout import layout_of
+from dtlab.train.layout_parts import BestWeights
 from dtlab.train.meter import Reading
 from dtlab.train.non_finite import NonFiniteError
 from dtlab.train.notice import EC2, SpotNotice
@@ -70,9 +73,10 @@ class Job:
         limits, instance = config.stopping, config.run.instance
         billing.cost(instance, 1.0)  # an unknown instance is refused before the work, not after it
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
+        self.layout = layout_of(config)  # what does not fit is refused before data are read
         if w.is_main:
             w.log.info("reading %s", config.data.name)
-        self.task: Task = load_task(config)
+        self.task: Task = load_task(config, self.layout)
         self.folder: Path | None = w.broadcast(run_folder(config) if w.is_main else None)
         self.record = Record(self.folder if w.is_main else None)
         self.checkpoints: Checkpointer | None = None
@@ -89,11 +93,11 @@ class Job:
             "config": config.to_dict(),
             "data_version": self.task.data.version,
         }
-        self.best: dict[str, Any] = {}
         rows = len(self.task.data.train)
         patience = config.stopping.patience_samples or config.optim.patience * rows
         self.stopping = EarlyStopping(patience, mode=self.task.mode, min_delta=config.stopping.min_delta)
         self.parts: Parts
+        self.best: BestWeights
         self.watch: Watch
 
     def report(self) -> dict[str, Any]:
@@ -138,11 +142,20 @@ class Job:
         except NonFiniteError as error:
             raise UserError(f"{error} (optim.lr = {self.config.optim.lr:g})") from error
         report = self.world.broadcast(finished_report(self, test))
-        if self.world.is_main and self.folder:
-            model = unwrap(self.parts.trainer.model)
-            save_package(self.folder / MODEL, model, self.task.features, self.config, report)
+        if self.folder:
+            state = self._whole_weights()
+            if self.world.is_main:
+                save_package(self.folder / MODEL, state, self.task.features, self.config, report)
         self.world.barrier()
         return report
+
+    def _whole_weights(self) -> dict[str, Any]:
+        """The model's state dict on rank 0, gathered where the ranks hold parts of it (collective)."""
+        model = unwrap(self.parts.trainer.model)
+        if self.layout.mesh is None:
+            return model.state_dict()
+        state = gather_state(model.pipe if isinstance(model, PipelinedModel) else model, enter_seconds=60.0)
+        return state.get("model", {})
 
     # -- the chapters --------------------------------------------------------------------------------------
 
@@ -161,6 +174,7 @@ class Job:
     def _prepare(self, info: CheckpointInfo | None) -> None:
         """Build the parts of this phase, and take back their state if a checkpoint holds it."""
         self.parts = build_parts(self.config, self.world, self.task, on_reading=self._read, tell=self._say)
+        self.best = BestWeights(self.parts.weights)
         if info is not None and self.checkpoints is not None:
             parts = self._saved_parts()
             del parts["job"]  # it was read first
@@ -196,7 +210,7 @@ class Job:
             if self.world.is_main:
                 self.world.log.info("epoch %d: validation %.4f", stop.epoch, value)
             if stop.improved and not self._refits:
-                self.best = copy.deepcopy(unwrap(trainer.model).state_dict())
+                self.best.keep()
             self._boundary()
 
     def _go_to_best(self) -> None:
@@ -206,8 +220,7 @@ class Job:
         if self.stopping.best_epoch == 0:
             # Validation never gave a number (one class only): keep what there is.
             self.stopping.best_epoch = self.stopping.epoch
-        if self.best:
-            unwrap(self.parts.trainer.model).load_state_dict(self.best)
+        self.best.put_back()
         if self._refits:
             self.state["steps_before"] += self.parts.trainer.steps_done
             self.state["samples_before"] += self.parts.trainer.samples
@@ -326,6 +339,7 @@ class Job:
             seed=self.config.run.seed,
             data={"name": self.task.data.name, "version": self.task.data.version},
             world_size=self.world.size,
+            layout=self.layout.words,
             num_nodes=self.world.num_nodes,
             launcher=self.world.launcher,
             checkpoint=None if info is None else info.path.name,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dtlab.data.batch import Batch
 from dtlab.data.evaluate import ById, gather_by_id
 from dtlab.errors import UserError
+from dtlab.parallel.sharded import local_part
 from dtlab.ranks import agreement
 
 
@@ -36,13 +37,18 @@ class Left(Exception):
     """An evaluation was left before its end, on every rank."""
 
 
-def rank_batches(rows: int, batch: int) -> Iterator[Tensor]:
+def rank_batches(
+    rows: int, batch: int, part: int | None = None, parts: int | None = None
+) -> Iterator[Tensor]:
     """This rank's row numbers, ``batch`` rows at once over all ranks: the same number of batches on each.
+
+    ``part`` of ``parts``: which rows, where ranks share samples; by default each rank has its own.
 
     >>> [part.tolist() for part in rank_batches(5, 2)]
     [[0, 1], [2, 3], [4]]
     """
-    rank, size = agreement.rank(), agreement.world_size()
+    rank = agreement.rank() if part is None else part
+    size = agreement.world_size() if parts is None else parts
     each, most = max(1, batch // size), -(-rows // size)
     mine = torch.arange(rank, rows, size)
     for start in range(0, most, each):
@@ -71,7 +77,7 @@ def score(
     """
     was_training = model.training
     model.eval()
-    weight = next(iter(model.parameters()))
+    weight = local_part(next(iter(model.parameters())))
     if isinstance(table, Batch):
         whole = table
         pieces: Iterable[Batch] = (whole.take(rows) for rows in rank_batches(len(whole), batch))

@@ -63,6 +63,7 @@ def _so_far(job: Job) -> dict[str, Any]:
 
     return {
         "world_size": job.world.size,
+        "layout": job.layout.words,
         "rows_train": len(job.task.data.train),
         "unique_rows_seen": job.parts.coverage.unique,
         "duplicate_rows": job.state["duplicates"],

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from dtlab.data.features import Features
 from dtlab.data.text import VOCAB_SIZE
@@ -78,14 +79,19 @@ def _built_model(config: TrainConfig, features: Features | None) -> nn.Module:
 
 
 def save_package(
-    folder: Path, model: nn.Module, features: Features | None, config: TrainConfig, about: dict[str, Any]
+    folder: Path,
+    model: nn.Module | Mapping[str, Tensor],
+    features: Features | None,
+    config: TrainConfig,
+    about: dict[str, Any],
 ) -> Path:
-    """Write ``model`` and what is needed to use it to ``folder``.
+    """Write ``model``, or its whole state dict, and what is needed to use it to ``folder``.
 
     Raises:
         UserError: the folder cannot be written.
     """
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    weights = model.state_dict() if isinstance(model, nn.Module) else model
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     description = {
         "format": FORMAT,
         "config": config.to_dict(),

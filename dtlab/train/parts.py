@@ -11,11 +11,14 @@ from torch import nn
 
 from dtlab.data.coverage import Coverage
 from dtlab.data.stream_loader import AnyLoader
+from dtlab.ranks.groups import has_group
 from dtlab.ranks.seeds import seed_everything
 from dtlab.ranks.worlds import World
 from dtlab.train.config import TrainConfig
 from dtlab.train.flags import Flags
 from dtlab.train.generators import Generators
+from dtlab.train.layout import lay_out
+from dtlab.train.layout_parts import ModelPart, OptimizerPart
 from dtlab.train.meter import Reading
 from dtlab.train.scaling import scaled_lr
 from dtlab.train.schedule import Schedule
@@ -34,12 +37,13 @@ class Parts:
     loader: AnyLoader
     coverage: Coverage
     schedule: Schedule | None
+    weights: ModelPart
 
     def states(self) -> dict[str, Any]:
         """What a checkpoint holds of them, by name; the generators come last."""
         states = {
-            "model": self.trainer.model,
-            "optimizer": self.trainer.optimizer,
+            "model": self.weights,
+            "optimizer": OptimizerPart(self.weights, self.trainer.optimizer),
             "precision": self.trainer.precision,
             "sampler": self.loader,
             "trainer": self.trainer,
@@ -67,6 +71,9 @@ def build_parts(
     # Weights start from the same draw on every world size; what else is drawn differs from rank to rank.
     seed_everything(seed, 0)
     model = task.model().to(w.device)
+    layout = task.layout
+    if layout.mesh is not None:
+        model = lay_out(model, layout, config, task.output_loss)
     seed_everything(seed, w.rank)
     training = task.training(w.device)
     loader, coverage = training.loader, Coverage(training.ids)
@@ -88,20 +95,28 @@ def build_parts(
         seed=seed if has_dropout else None,
         flags=Flags(),
         log_every=config.run.log_every,
-        on_batch=lambda batch: coverage.add(batch.ids),
+        on_batch=(lambda batch: coverage.add(batch.ids)) if layout.counts_samples else None,
         on_reading=on_reading,
         tell=tell,
+        layout=layout,
     )
     trainer.settle(training.some)
-    return Parts(task, trainer, loader, coverage, schedule)
+    return Parts(task, trainer, loader, coverage, schedule, ModelPart(trainer.model, layout))
 
 
 def _optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
     optim, schedule = config.optim, config.schedule
     lr = scaled_lr(optim.lr, schedule.scaling, schedule.base_batch, optim.global_batch, optim.name)
-    if optim.name == "sgd":
-        return torch.optim.SGD(model.parameters(), lr=lr, weight_decay=optim.weight_decay)
-    return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=optim.weight_decay)
+    kind = torch.optim.SGD if optim.name == "sgd" else torch.optim.AdamW
+    options: dict[str, Any] = {"lr": lr, "weight_decay": optim.weight_decay}
+    parameters = list(model.parameters())
+    if config.parallel.zero1 and has_group():
+        from dtlab.parallel.zero import ShardedOptimizer
+
+        return ShardedOptimizer(parameters, kind, **options)
+    if any(hasattr(parameter, "full_tensor") for parameter in parameters):
+        options["foreach"] = False  # one kernel over many tensors does not take DTensors of several meshes
+    return kind(parameters, **options)
 
 
 def _schedule(config: TrainConfig, steps_per_epoch: int) -> Schedule | None:

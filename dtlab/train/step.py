@@ -55,7 +55,8 @@ def micro_sizes(mine: int, rows: int, world_size: int, micro_batch: int | None) 
 class FullStep:
     """Called with this rank's batch and the row count of the global batch; returns this rank's loss sum.
 
-    Arguments as for :class:`dtlab.Trainer`, which makes it.
+    Arguments as for :class:`dtlab.Trainer`, which makes it; ``rank`` of ``world_size``: which part of the
+    samples is this rank's.
     """
 
     def __init__(
@@ -109,6 +110,12 @@ class FullStep:
             draw_from(self._seed, step, self._rank)
         for parameter in self._parameters:
             parameter.grad = None
+        total = self._forward_backward(batch, rows, step)
+        self._finish(step)
+        return total
+
+    def _forward_backward(self, batch: Batch, rows: int, step: int) -> Tensor:
+        """Gradients of the global batch's mean loss, on every rank; returns this rank's loss sum."""
         sizes = micro_sizes(len(batch), rows, self._world_size, self.micro_batch)
         pieces = [batch] if len(sizes) == 1 else batch.split(sizes)
         total: Tensor | None = None
@@ -121,7 +128,6 @@ class FullStep:
                     factor = self._factor(rows, step, loss)
                 self.precision.scale(loss).backward(factor)
             total = loss.detach() if total is None else total + loss.detach()
-        self._finish(step)
         assert total is not None
         return total
 

@@ -38,9 +38,14 @@ _SUMS = ("loss", "rows", "samples", "steps", "seconds", "wait", "communication")
 
 
 class Tally:
-    """The sums of the epoch that runs; ``fold`` makes them common to all ranks, fit for a checkpoint."""
+    """The sums of the epoch that runs; ``fold`` makes them common to all ranks, fit for a checkpoint.
 
-    def __init__(self) -> None:
+    ``parts``: in how many parts the samples are shared out; by default each rank has its own. Ranks that work
+    on one part all add its rows and loss.
+    """
+
+    def __init__(self, parts: int | None = None) -> None:
+        self._parts = parts
         self.sums = dict.fromkeys(_SUMS, 0.0)
         """Over all ranks, up to the last fold."""
         self.losses = MeanLoss()
@@ -83,7 +88,7 @@ class Tally:
 
     def fold(self) -> None:
         """Add this rank's and the others' part to the sums (collective)."""
-        now, size = time.perf_counter(), agreement.world_size()
+        now, size = time.perf_counter(), self._parts or agreement.world_size()
         wait = self._meter.wait_seconds if self._meter else 0.0
         communication = self._meter.communication_seconds if self._meter else 0.0
         loss, rows = self.losses.read()

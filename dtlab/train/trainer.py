@@ -20,12 +20,16 @@ from dtlab.data.stream_loader import AnyLoader
 from dtlab.errors import UserError
 from dtlab.parallel.communication import AllReduceClock
 from dtlab.parallel.ddp import data_parallel, unwrap
+from dtlab.parallel.pipelined_model import PipelinedModel
+from dtlab.parallel.sharded import local_part
 from dtlab.ranks import agreement
 from dtlab.train.flags import Flags
+from dtlab.train.layout import RunLayout
 from dtlab.train.losses import Loss, binary_cross_entropy
 from dtlab.train.meter import Meter, Reading
 from dtlab.train.metrics import Metrics, evaluate
 from dtlab.train.non_finite import NonFinite, NonFiniteError, NonFinitePolicy
+from dtlab.train.pipelined_step import PipelinedStep
 from dtlab.train.precision import Precision, pick_precision
 from dtlab.train.progress import Progress
 from dtlab.train.recompute import recompute_blocks
@@ -73,6 +77,8 @@ class Trainer:
         on_batch: called with every batch that reaches the model (sample coverage uses it).
         on_reading: called with every reading.
         tell: takes a line when a step is skipped or rolled back; by default a DtlabWarning.
+        layout: the one that ``model`` was laid out in by :func:`dtlab.train.layout.lay_out`, which then has
+            applied ``checkpoint_activations``; ``engine`` and ``compile`` are for whole models.
 
     Raises:
         UserError: an argument is out of range or does not fit the model.
@@ -105,23 +111,31 @@ class Trainer:
         on_reading: Callable[[Reading], None] | None = None,
         tell: Callable[[str], None] | None = None,
         show_progress: bool | None = None,
+        layout: RunLayout | None = None,
     ) -> None:
         if log_every < 1:
             raise UserError(f"log_every = {log_every}: must be at least 1 step")
-        if checkpoint_activations:
-            recompute_blocks(model, checkpoint_activations)
-        if compile:
-            model.compile(**({"backend": compile} if isinstance(compile, str) else {}))
-        self.model = data_parallel(model, engine=engine, find_unused=find_unused)
+        self.layout = layout if layout is not None and layout.mesh is not None else None
+        """None for data parallelism alone, where every rank holds the whole model."""
+        if self.layout is None:
+            if checkpoint_activations:
+                recompute_blocks(model, checkpoint_activations)
+            if compile:
+                model.compile(**({"backend": compile} if isinstance(compile, str) else {}))
+            model = data_parallel(model, engine=engine, find_unused=find_unused)
+        self.model = model
         self.clock = AllReduceClock(self.model)
         self.optimizer = optimizer
         self.rank, self.world_size = agreement.rank(), agreement.world_size()
+        part, self._parts = self.rank, self.world_size  # whose samples, of how many parts
+        if self.layout is not None:
+            part, self._parts = self.layout.draw_rank, self.layout.data_size
         self.steps_done = 0
         """Steps taken, skipped ones included."""
         self.samples = 0
         """Samples of the steps that :meth:`train_epoch` took, over all ranks."""
         self.flags = Flags() if flags is None else flags
-        self.tally = Tally()
+        self.tally = Tally(self._parts)
         self.schedule = schedule
         self._loss, self._count, self._stops = loss, count, non_finite == "stop"
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -135,14 +149,17 @@ class Trainer:
             is_lean = precision.name == "fp32"
         else:
             is_lean = False
+        if self.layout is not None and precision.uses_scaler:
+            raise UserError("precision = 'fp16': ranks with parts of a model do not share one loss scale")
         self.precision = precision
-        is_lean = is_lean and self._stops and schedule is None
+        is_pipelined = isinstance(self.model, PipelinedModel)
+        is_lean = is_lean and self._stops and schedule is None and not is_pipelined
         parts = {"model": unwrap(self.model), "optimizer": optimizer, "schedule": schedule}
         policy = NonFinite(non_finite, {n: p for n, p in parts.items() if p is not None}, tell=tell)
-        full = FullStep(
+        full = (PipelinedStep if is_pipelined else FullStep)(
             self.model, optimizer, loss, precision=precision, clip=clip, schedule=schedule, count=count,
-            micro_batch=micro_batch, flags=self.flags, non_finite=policy, seed=seed, rank=self.rank,
-            world_size=self.world_size,
+            micro_batch=micro_batch, flags=self.flags, non_finite=policy, seed=seed, rank=part,
+            world_size=self._parts,
         )  # fmt: skip
         is_lean = is_lean and all(option is None for option in (clip, micro_batch, count, seed))
         self.full = None if is_lean else full
@@ -165,8 +182,8 @@ class Trainer:
         for parameter in self._parameters:
             parameter.grad = None
         loss = self._loss(self.model, batch)
-        # The ranks' gradients are averaged, so each rank's sum is scaled by world_size / rows. Handing the
-        # factor to backward costs no extra operation in the graph.
+        # The ranks' gradients are averaged, so each rank's sum is scaled by ranks / rows. Handing the factor
+        # to backward costs no extra operation in the graph.
         loss.backward(self._scales.get(rows) if rows in self._scales else self._scale(rows))
         self.optimizer.step()
         self.steps_done += 1
@@ -175,7 +192,7 @@ class Trainer:
     def _scale(self, rows: int) -> Tensor:
         if rows < 1:
             raise ValueError(f"rows = {rows}: a step needs at least one row over all ranks")
-        scale = torch.tensor(self.world_size / rows, device=self._device, dtype=self._dtype)
+        scale = torch.tensor(self._parts / rows, device=self._device, dtype=self._dtype)
         self._scales[rows] = scale
         return scale
 
@@ -254,7 +271,8 @@ class Trainer:
         steps = agreement.gather(None if first is None else first, dst=None) or []
         index = min((step for step in steps if step is not None), default=0)
         step = self.steps_done - self.tally.steps + index
-        bad = [name for name, p in unwrap(self.model).named_parameters() if not bool(p.isfinite().all())]
+        named = unwrap(self.model).named_parameters()
+        bad = [name for name, p in named if not bool(local_part(p).isfinite().all())]
         where = f"; now {', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''} not finite" if bad else ""
         raise NonFiniteError(
             f"step {step}: the loss is not finite{where}; lower the rate, clip, or set non_finite = 'skip'"

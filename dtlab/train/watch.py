@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable
 
+from dtlab.parallel.copies import check_copies
 from dtlab.parallel.desync import check_replicas
 from dtlab.train.budget import Budget
 from dtlab.train.config import TrainConfig
@@ -81,7 +82,12 @@ class Watch:
         if "not_finite" in raised:
             self._trainer.check_finite()
         if step >= self._compare_at:
-            check_replicas(self._trainer.model, step)
+            layout = self._trainer.layout
+            if layout is None:
+                check_replicas(self._trainer.model, step)
+            else:
+                assert layout.mesh is not None
+                check_copies(self._trainer.model, layout.mesh, step)
             self._compare_at = _next(step, self._compare_every)
         self.stop = self.stop or bool(raised & {"stop", "budget"})
         is_due = step >= self._save_at

@@ -1,0 +1,209 @@
+"""`dtlab train` of the small GPT in every layout of ranks: as one rank, resumed, moved to another layout."""
+
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import dtlab
+from dtlab.data.config import DataConfig
+from dtlab.data.text import Text, TextWindows
+from dtlab.train import tasks
+from dtlab.train.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
+from dtlab.train.config_core import CheckpointConfig
+from dtlab.train.config_parallel import ParallelConfig
+from dtlab.train.config_schedule import ScheduleConfig
+from dtlab.train.job import run
+from dtlab.train.trainer import Trainer
+
+BASE = TrainConfig(
+    data=DataConfig(name="text"),
+    model=ModelConfig(dim=8, num_layers=4, num_heads=2, sequence=16),
+    optim=OptimConfig(lr=1e-2, global_batch=8, micro_batch=2, clip=0.5, max_epochs=2),
+    schedule=ScheduleConfig(kind="linear", warmup=2),
+    checkpoint=CheckpointConfig(every_steps=2, keep=9),
+    run=RunConfig(dtype="float64", log_every=1, eval_batch=64, check_replicas_every=2),
+)
+LAYOUTS: dict[str, tuple[int, ParallelConfig]] = {
+    "one rank": (1, ParallelConfig()),
+    "fsdp 2": (2, ParallelConfig(dp_shard=2)),
+    "tp 2": (2, ParallelConfig(tp=2)),
+    "tp 2 by hand": (2, ParallelConfig(tp=2, engine="by_hand")),
+    "tp 2, sequence parallel": (2, ParallelConfig(tp=2, sequence_parallel=True)),
+    "pp 2": (2, ParallelConfig(pp=2)),
+    "pp 2, interleaved": (2, ParallelConfig(pp=2, schedule="interleaved")),
+    "zero-1 on 2": (2, ParallelConfig(zero1=True)),
+    "tp 2 x pp 2": (4, ParallelConfig(tp=2, pp=2, schedule="zero_bubble")),
+    "tp 2 by hand x pp 2": (4, ParallelConfig(tp=2, pp=2, engine="by_hand", schedule="gpipe")),
+    "dp 2 x pp 2": (4, ParallelConfig(pp=2)),
+    "fsdp 2 x pp 2": (4, ParallelConfig(dp_shard=2, pp=2)),
+    "fsdp 2 x tp 2": (4, ParallelConfig(dp_shard=2, tp=2)),
+}
+
+
+SAVED = {"one rank", "tp 2", "pp 2", "tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x pp 2"}
+
+
+def small_text(sequence: int, root: Any = None) -> Text:
+    """22 windows to train on, so that each epoch has a tail of 6; 7 and 5 to score."""
+    data = torch.randint(1, 256, (40 * 16 + 1,), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    split = [
+        TextWindows(data[16 * a : 16 * b + 1], sequence, first_id=a) for a, b in ((0, 22), (22, 29), (29, 34))
+    ]
+    return Text("text", *split, version="small")
+
+
+def config_of(name: str, folder: Path, **changes: Any) -> TrainConfig:
+    config = replace(BASE, parallel=LAYOUTS[name][1], **changes)
+    if name not in SAVED:
+        config = replace(config, checkpoint=CheckpointConfig())
+    return replace(config, run=replace(config.run, folder=folder))
+
+
+def train_all(configs: dict[str, TrainConfig]) -> dict[str, Any]:
+    tasks.load_text = small_text
+    with dtlab.world():
+        return {name: run(config) for name, config in configs.items()}
+
+
+def readings(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["event"] == "reading"]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(str(folder / "model" / "model.safetensors"))
+
+
+def launch_all(configs: dict[str, TrainConfig]) -> dict[str, Any]:
+    """Each configuration on as many ranks as its layout needs; a launch for each world size."""
+    found = {}
+    for size in (1, 2, 4):
+        mine = {
+            name: config for name, config in configs.items() if LAYOUTS[name.removeprefix("move ")][0] == size
+        }
+        if mine:
+            found |= dtlab.launch(train_all, size, mine, timeout=300, echo=False)[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("layouts")
+    return folder, launch_all({name: config_of(name, folder / name) for name in LAYOUTS})
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "one rank"])
+def test_a_layout_trains_as_one_rank(name: str, runs: Any) -> None:
+    folder, reports = runs
+    there, here = readings(folder / "one rank"), readings(folder / name)
+    assert len(here) == len(there) == 6
+    for a, b in zip(there, here, strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], abs=1e-10)
+        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-8)
+        assert b["samples"] == a["samples"]
+    for key, value in weights(folder / "one rank").items():
+        torch.testing.assert_close(weights(folder / name)[key], value, rtol=0, atol=1e-9)
+    one, other = reports["one rank"], reports[name]
+    assert other["log_loss"] == pytest.approx(one["log_loss"], abs=1e-10)
+    same = ("unique_rows_seen", "duplicate_rows", "samples", "optimizer_steps", "rows_test", "missed_rows")
+    assert {key: other[key] for key in same} == {key: one[key] for key in same}
+
+
+def test_the_report_names_the_layout(runs: Any) -> None:
+    words = {name: report["layout"] for name, report in runs[1].items()}
+    assert words["tp 2 by hand x pp 2"] == "pp 2 x tp 2, by hand, gpipe with 4 micro-batches"
+    assert words["fsdp 2 x tp 2"] == "dp_shard 2 x tp 2"
+    assert words["zero-1 on 2"] == "dp_replicate 2, ZeRO-1"
+
+
+MOVES = [
+    ("tp 2 x pp 2", "one rank"),
+    ("one rank", "tp 2 x pp 2"),
+    ("tp 2 by hand", "pp 2"),
+    ("fsdp 2 x pp 2", "zero-1 on 2"),
+]
+AGAIN = ["tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x pp 2"]
+
+
+def resumed_from(source: Path, target: Path, step: int) -> None:
+    """Make ``target`` the folder of a run that was interrupted when it had saved after ``step``."""
+    (found,) = (source / "checkpoints").glob(f"save-*-step-{step:010d}")
+    shutil.copytree(found, target / "checkpoints" / found.name)
+
+
+@pytest.fixture(scope="module")
+def moved(runs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of runs that went on at step 4 in another layout, and at step 2 in their own."""
+    folder = tmp_path_factory.mktemp("moved")
+    moves, again = {}, {}
+    for source, target in MOVES:
+        place = folder / f"{source} to {target}"
+        resumed_from(runs[0] / source, place, 4)
+        moves[target] = config_of(target, place)
+    for name in AGAIN:
+        place = folder / name
+        resumed_from(runs[0] / name, place, 2)
+        again[name] = config_of(name, place)
+    launch_all({f"move {name}": config for name, config in moves.items()} | again)
+    return folder
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_a_checkpoint_goes_on_in_another_layout(move: tuple[str, str], runs: Any, moved: Path) -> None:
+    place = moved / f"{move[0]} to {move[1]}"
+    here, there = readings(place), readings(runs[0] / "one rank")[4:]
+    assert [line["step"] for line in here] == [5, 6]
+    for a, b in zip(there, here, strict=True):
+        assert b["loss"] == pytest.approx(a["loss"], abs=1e-10)
+    for key, value in weights(runs[0] / "one rank").items():
+        torch.testing.assert_close(weights(place)[key], value, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_a_resume_in_the_same_layout_is_equal_to_the_bit(name: str, runs: Any, moved: Path) -> None:
+    assert [line["step"] for line in readings(moved / name)] == [3, 4, 5, 6]
+    check_same_bits(moved / name, runs[0] / name)
+
+
+def check_same_bits(one: Path, other: Path) -> None:
+    here, there = weights(one), weights(other)
+    assert here.keys() == there.keys()
+    assert all(torch.equal(here[key], value) for key, value in there.items())
+
+
+def killed_once(configs: dict[str, TrainConfig]) -> None:
+    """Train each; in the first attempt at each the last rank dies in step 3."""
+    step = Trainer.step
+
+    def dies(self: Trainer, *arguments: Any) -> torch.Tensor:
+        folder = next(config.run.folder for config in configs.values() if not is_finished(config))
+        if self.steps_done == 3 and self.rank == 1 and not (folder / "died").exists():
+            (folder / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, *arguments)
+
+    Trainer.step = dies  # type: ignore[method-assign]
+    train_all({name: config for name, config in configs.items() if not is_finished(config)})
+
+
+def is_finished(config: TrainConfig) -> bool:
+    return (config.run.folder / "model").exists()
+
+
+def test_a_killed_rank_costs_no_bit_in_a_pipeline_and_under_tensor_parallelism(
+    runs: Any, tmp_path: Path
+) -> None:
+    configs = {name: config_of(name, tmp_path / name) for name in ("pp 2", "tp 2")}
+    result = dtlab.launch(killed_once, 2, configs, timeout=300, max_restarts=2, echo=False)
+    assert result.restarts == 2
+    for name in configs:
+        check_same_bits(tmp_path / name, runs[0] / name)
+        assert "resume" in (tmp_path / name / "record.jsonl").read_text()
