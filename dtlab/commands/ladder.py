@@ -75,6 +75,10 @@ def ladder(
         raise UserError(f"WORLD_SIZE = {os.environ['WORLD_SIZE']!r}: dtlab ladder starts the ranks itself")
     if memory_gb is not None and not 0 < memory_gb < 1e9:
         raise UserError(f"memory_gb = {memory_gb}: give GB above 0, for example 16")
+    if config.parallel != DEFAULT_RUN.parallel:
+        raise UserError(
+            "parallel: the ladder measures data parallelism alone; leave the table [parallel] out"
+        )
     from dtlab.diagnose.climb import Plan, climb
     from dtlab.diagnose.ladder import line
 

@@ -13,6 +13,7 @@ from dtlab.errors import UserError
 __all__ = ["written_out"]
 
 MODELS = ("deepfm", "gpt")
+EXAMPLES = {"--model": "gpt", "--data": "text"}
 
 
 def written_out(words: Sequence[str], name_in_file: Callable[[], str | None]) -> list[str]:
@@ -32,14 +33,12 @@ def written_out(words: Sequence[str], name_in_file: Callable[[], str | None]) ->
     while left:
         word = left.pop(0)
         flag, equals, value = word.partition("=")
-        if flag not in ("--model", "--data") or value.startswith("{"):
+        if flag not in EXAMPLES or value.startswith("{"):
             rest.append(word)
             continue
         if not equals:
             if not left or left[0].startswith("-"):
-                raise UserError(
-                    f"{flag}: needs a value: {' or '.join(MODELS) if flag == '--model' else 'text'}"
-                )
+                raise UserError(f"{flag}: needs a value, for example {flag} {EXAMPLES[flag]}")
             value = left.pop(0)
         given[flag[2:]] = value
     model, data = given.get("model"), given.get("data")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -67,7 +68,7 @@ def train(
         Short for --parallel.pp: pipeline stages, or ranks with several of them.
     """
     degrees = {"dp_replicate": dp_replicate, "dp_shard": dp_shard, "tp": tp, "pp": pp}
-    given = {name: degree for name, degree in degrees.items() if degree is not None}
+    given: dict[str, Any] = {name: degree for name, degree in degrees.items() if degree is not None}
     config = replace(config, parallel=replace(config.parallel, **given))
     from dtlab.files import require_writable
     from dtlab.ranks.environment import Membership, detect, named_world_of_one
@@ -147,7 +148,7 @@ def summary(outcome: dict) -> str:
         _quality(outcome, best),
         *_cache(outcome),
         ("speed", f"{outcome['samples_per_second']:,.0f} samples/s"),
-        ("communication", f"{outcome['communication_share']:.1%} of the step time"),
+        ("communication", _share(outcome["communication_share"])),
         ("seconds", f"{outcome['seconds']:.1f}"),
         ("would cost", outcome["bill"]),
         ("run", outcome["run"] or "not recorded"),
@@ -160,6 +161,10 @@ def _ranks(outcome: dict) -> str:
     plain = f"dp_replicate {outcome['world_size']}"
     layout = outcome["layout"]
     return f"{outcome['world_size']}" + ("" if layout in (plain, "one rank") else f" = {layout}")
+
+
+def _share(value: float) -> str:
+    return "not measured in this layout" if math.isnan(value) else f"{value:.1%} of the step time"
 
 
 def _quality(outcome: dict, best: str) -> tuple[str, str]:

@@ -12,18 +12,18 @@ import os
 import time
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dtlab.cost import billing
 from dtlab.errors import UserError
 from dtlab.parallel.ddp import unwrap
-from dtlab.parallel.pipelined_model import PipelinedModel
 from dtlab.ranks.worlds import World, world
 from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
 from dtlab.train.config import TrainConfig
-from dtlab.train.full_state import gather_state
+from dtlab.train.job_saves import find_checkpoint, save, saved_parts, whole_weights, write_start
 from dtlab.train.layout import layout_of
 from dtlab.train.layout_parts import BestWeights
 from dtlab.train.meter import Reading
@@ -32,8 +32,8 @@ from dtlab.train.notice import EC2, SpotNotice
 from dtlab.train.outcome import finished_report, stopped_report
 from dtlab.train.package import save_package
 from dtlab.train.parts import Parts, build_parts, interval_too_long
-from dtlab.train.record import Record, environment, git_state
-from dtlab.train.resume import CHECKPOINTS, MODEL, beginning, changes, run_folder
+from dtlab.train.record import Record
+from dtlab.train.resume import CHECKPOINTS, MODEL, beginning, run_folder
 from dtlab.train.signals import StopSignals
 from dtlab.train.stopping import EarlyStopping
 from dtlab.train.tasks import Split, Task, TextMetrics, load_task
@@ -123,11 +123,11 @@ class Job:
         return report
 
     def _train(self) -> dict[str, Any]:
-        info = self._find_checkpoint()
-        self._write_start(info)
+        info = find_checkpoint(self)
+        write_start(self, info)
         anew = beginning(self.config, self.folder, os.environ) if info is None else None
         if anew is not None:
-            self._say(anew)
+            self.say(anew)
         self.budget.spent_seconds = self.state["seconds"]
         try:
             if self.state["phase"] == "choose":
@@ -143,50 +143,30 @@ class Job:
             raise UserError(f"{error} (optim.lr = {self.config.optim.lr:g})") from error
         report = self.world.broadcast(finished_report(self, test))
         if self.folder:
-            state = self._whole_weights()
+            state = whole_weights(self)
             if self.world.is_main:
                 save_package(self.folder / MODEL, state, self.task.features, self.config, report)
         self.world.barrier()
         return report
 
-    def _whole_weights(self) -> dict[str, Any]:
-        """The model's state dict on rank 0, gathered where the ranks hold parts of it (collective)."""
-        model = unwrap(self.parts.trainer.model)
-        if self.layout.mesh is None:
-            return model.state_dict()
-        state = gather_state(model.pipe if isinstance(model, PipelinedModel) else model, enter_seconds=60.0)
-        return state.get("model", {})
-
     # -- the chapters --------------------------------------------------------------------------------------
-
-    def _find_checkpoint(self) -> CheckpointInfo | None:
-        """Where an interrupted run goes on; its place is read first, since it says what to build."""
-        info = self.checkpoints.latest() if self.checkpoints is not None else None
-        if info is None or self.checkpoints is None:
-            return None
-        saved: dict[str, Any] = {}
-        self.checkpoints.load({"job": saved}, info)
-        for line in changes(saved, self.state):
-            self._say(f"the run goes on with {line}")
-        self.state = {**self.state, **saved, "config": self.state["config"]}
-        return info
 
     def _prepare(self, info: CheckpointInfo | None) -> None:
         """Build the parts of this phase, and take back their state if a checkpoint holds it."""
-        self.parts = build_parts(self.config, self.world, self.task, on_reading=self._read, tell=self._say)
+        self.parts = build_parts(self.config, self.world, self.task, on_reading=self._read, tell=self.say)
         self.best = BestWeights(self.parts.weights)
         if info is not None and self.checkpoints is not None:
-            parts = self._saved_parts()
+            parts = saved_parts(self)
             del parts["job"]  # it was read first
             self.checkpoints.load(parts, info)
-            self._say(
+            self.say(
                 f"resumed from {info}: step {info.step}, {info.samples:,} samples seen, saved by "
                 f"{info.world_size} ranks"
             )
         line = interval_too_long(self.config, self.parts.loader.sampler.steps_per_epoch)
         if line is not None:
-            self._say(line)
-        self.watch = Watch(self.parts.trainer, self.config, self.signals, self.budget, self._save)
+            self.say(line)
+        self.watch = Watch(self.parts.trainer, self.config, self.signals, self.budget, partial(save, self))
         self._boundary()
 
     def _choose(self) -> None:
@@ -229,7 +209,7 @@ class Job:
     def _refit(self, info: CheckpointInfo | None) -> None:
         self.task = self.task.refit()
         best, tried, rows = self.stopping.best_epoch, self.stopping.epoch, len(self.task.data.train)
-        self._say(
+        self.say(
             f"epoch {best} of {tried} was best; training again on training and validation rows ({rows:,})"
             f" for {best} {'epoch' if best == 1 else 'epochs'}"
         )
@@ -299,26 +279,6 @@ class Job:
 
     # -- saving and stopping -------------------------------------------------------------------------------
 
-    def _saved_parts(self) -> dict[str, Any]:
-        own = {"job": self.state, "stopping": self.stopping, "best": self.best}
-        return {**own, **self.parts.states()}
-
-    def _save(self, reason: str) -> None:
-        if self.checkpoints is None:
-            return
-        trainer = self.parts.trainer
-        trainer.tally.fold()
-        self.parts.coverage.fold()
-        kept = self.state["seconds"]
-        self.state["seconds"] = self.world.broadcast(self.budget.seconds)
-        features = self.task.features
-        parts = {"features": {"json": None if features is None else features.to_json()}}
-        step = self.state["steps_before"] + trainer.steps_done
-        samples = self.state["samples_before"] + trainer.samples
-        self.checkpoints.save({**parts, **self._saved_parts()}, step, samples=samples, reason=reason)
-        self.state["seconds"] = kept
-        self.record.write("checkpoint", step=step, samples=samples, reason=reason)
-
     def _stop(self) -> dict[str, Any]:
         """Save, and report how far the run came."""
         reasons = self.world.gather(self.signals.received or self.budget.reason(), dst=None) or []
@@ -332,22 +292,8 @@ class Job:
 
     # -- words ---------------------------------------------------------------------------------------------
 
-    def _write_start(self, info: CheckpointInfo | None) -> None:
-        self.record.write(
-            "start" if info is None else "resume",
-            config=self.config.to_dict(),
-            seed=self.config.run.seed,
-            data={"name": self.task.data.name, "version": self.task.data.version},
-            world_size=self.world.size,
-            layout=self.layout.words,
-            num_nodes=self.world.num_nodes,
-            launcher=self.world.launcher,
-            checkpoint=None if info is None else info.path.name,
-            environment=environment(),
-            **(git_state() if self.world.is_main else {}),
-        )
-
-    def _say(self, line: str) -> None:
+    def say(self, line: str) -> None:
+        """Into the record, and from rank 0 into the log."""
         self.record.write("line", text=line)
         if self.world.is_main:
             self.world.log.info("%s", line)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from dtlab.data.stream_loader import AnyLoader
-from dtlab.parallel.communication import AllReduceClock
+
+
+class Clock(Protocol):
+    """``AllReduceClock`` or ``SampledClock``."""
+
+    @property
+    def seconds(self) -> float:
+        """That this rank spent on messages until now."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +43,18 @@ class Reading:
 
     def __str__(self) -> str:
         loss = "" if self.loss is None else f" loss {self.loss:.4f},"
+        share = self.communication_share
+        talking = "" if math.isnan(share) else f" {share:.0%} communication,"
         return (
             f"step {self.step}:{loss} {self.samples_per_second:,.0f} samples/s, peak memory "
-            f"{self.memory_bytes / 1e9:.2f} GB, {self.communication_share:.0%} communication, "
-            f"{self.wait_share:.0%} waiting for data"
+            f"{self.memory_bytes / 1e9:.2f} GB,{talking} {self.wait_share:.0%} waiting for data"
         )
 
 
 class Meter:
     """Counts rows and seconds of the loop it stands in; costs one addition per step."""
 
-    def __init__(self, clock: AllReduceClock, loader: AnyLoader) -> None:
+    def __init__(self, clock: Clock, loader: AnyLoader) -> None:
         self._clock, self._loader = clock, loader
         self._rows = 0
         self._all_rows = 0

@@ -7,9 +7,9 @@ unevenly a tail is shared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from dtlab.errors import UserError
 from dtlab.parallel.communication import AllReduceClock
 from dtlab.parallel.ddp import data_parallel, unwrap
 from dtlab.parallel.pipelined_model import PipelinedModel
+from dtlab.parallel.sampled_communication import SampledClock
 from dtlab.parallel.sharded import local_part
 from dtlab.ranks import agreement
 from dtlab.train.flags import Flags
@@ -36,19 +37,10 @@ from dtlab.train.recompute import recompute_blocks
 from dtlab.train.schedule import Schedule
 from dtlab.train.settle import settle_buckets
 from dtlab.train.step import FullStep
+from dtlab.train.steps import Watcher, global_steps
 from dtlab.train.tally import EpochResult, Tally
 
 __all__ = ["EpochResult", "Trainer", "Watcher", "global_steps"]
-
-
-class Watcher(Protocol):
-    """What happens between steps: see :class:`dtlab.train.watch.Watch`."""
-
-    next_step: int
-    """The number of steps done at which :meth:`look` is called next."""
-
-    def look(self) -> bool:
-        """Act on what is due; True ends the pass here."""
 
 
 class Trainer:
@@ -124,7 +116,8 @@ class Trainer:
                 model.compile(**({"backend": compile} if isinstance(compile, str) else {}))
             model = data_parallel(model, engine=engine, find_unused=find_unused)
         self.model = model
-        self.clock = AllReduceClock(self.model)
+        device = next(model.parameters()).device
+        self.clock = AllReduceClock(model) if self.layout is None else SampledClock(device)
         self.optimizer = optimizer
         self.rank, self.world_size = agreement.rank(), agreement.world_size()
         part, self._parts = self.rank, self.world_size  # whose samples, of how many parts
@@ -175,6 +168,12 @@ class Trainer:
         Raises:
             NonFiniteError: on every rank, see ``non_finite``.
         """
+        if isinstance(self.clock, SampledClock):
+            with self.clock.step():
+                return self._step(batch, rows)
+        return self._step(batch, rows)
+
+    def _step(self, batch: Batch, rows: int) -> Tensor:
         if self.full is not None:
             total = self.full(batch, rows, self.steps_done)
             self.steps_done += 1
@@ -304,17 +303,3 @@ class Trainer:
         """Go on counting."""
         self.steps_done, self.samples = int(state["steps_done"]), int(state["samples"])
         self.tally.load_state_dict(state["sums"])
-
-
-def global_steps(loader: AnyLoader, steps: int | None = None) -> Iterator[tuple[Batch, int]]:
-    """``(this rank's batch, rows of the global batch)`` for each step; the count comes from the sampler.
-
-    Stops after ``steps`` steps if given, leaving the loader at the position of the next one.
-    """
-    sampler = loader.sampler
-    if steps is not None and steps < 1:
-        return
-    for number, batch in enumerate(loader, start=1):
-        yield batch, sampler.last_size
-        if number == steps:
-            return
