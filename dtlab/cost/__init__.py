@@ -8,6 +8,7 @@
 - `strategy`, `builders`: how a model is trained on many ranks; presets from a shape of your own (lesson 09).
 - `rank_memory`: peak bytes of every rank of a strategy, from `stages`, `layer_bytes` and the habits of a
   training program (`programs`).
+- `memory_error`: how far such predictions were from measured runs of the same kind.
 - `remedies`: what to change first, chosen by the largest item; `memory_claim`: S0's 92 % to 68 %, part by
   part.
 - `decoder_activations`: bytes that autograd keeps of the course's GPT on a rank of any layout (lesson 09).

@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import accuracy
 from benchmarks.measured_memory import Run, read_runs
+from dtlab.cost.memory_error import FSDP, PIPELINE, PLAIN
 from dtlab.cost.programs import KEMPNER_FORGE, NANOTRON, TORCH
 from dtlab.errors import UserError
 
@@ -37,6 +38,18 @@ def test_peak_memory_of_published_runs_is_within_the_targets(published: list[Run
     assert accuracy.mape(piped) < 0.14  # type: ignore[operator]
     assert abs(accuracy.mean(run.error for run in plain)) < 0.03  # type: ignore[arg-type]
     assert accuracy.unsafe_share(plain + piped, 0.8) < 0.02  # type: ignore[operator]
+
+
+def test_the_errors_beside_predictions_are_the_measured_ones(published: list[Run]) -> None:
+    others = [run for run in read_runs(accuracy.OTHER_RUNS)[0] if run.name == "torchtitan"]
+    for stated, runs in (
+        (PLAIN, [run for run in published if accuracy.without_pipeline(run)]),
+        (PIPELINE, [run for run in published if accuracy.with_pipeline(run)]),
+        (FSDP, others),
+    ):
+        assert stated.rows == len(runs)
+        assert accuracy.mape(runs) == pytest.approx(stated.mape, abs=0.0006)
+        assert accuracy.mean(run.error for run in runs) == pytest.approx(stated.bias, abs=0.0006)
 
 
 def test_at_tp_8_it_is_no_worse_than_over_all(published: list[Run]) -> None:
