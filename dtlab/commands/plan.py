@@ -13,7 +13,7 @@ from dtlab.errors import UserError
 
 if TYPE_CHECKING:
     from dtlab.cost.plan_job import Job, Space
-    from dtlab.cost.planner import Plan
+    from dtlab.cost.planner import Plan, Predictor
     from dtlab.cost.presets import Preset
 
 _SEVERAL = Parameter(consume_multiple=True, negative=(), show_default=False)
@@ -200,23 +200,25 @@ def _answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) -
     predictor = Models()
     found = search(job, space, predictor)
     best = found.best
-    parts = predictor.step_parts(job, best.strategy, best.instance, best.count)
-    items = predictor.memory_items(job, best.strategy)
     if figure is not None:
         _draw(found, figure)
     if json:
         body = as_dict(found)
-        body["best"] |= {"step_parts": dict(parts), "memory_items": dict(items)}
+        body["best"] |= {
+            "step_parts": dict(predictor.step_parts(job, best.strategy, best.instance, best.count)),
+            "memory_items": dict(predictor.memory_items(job, best.strategy)),
+        }
         print(json_module.dumps(body, indent=2))
     else:
-        print("\n".join(_lines(found, top, parts, items)))
+        print("\n".join(_lines(found, top, predictor)))
     return 0
 
 
-def _lines(found: Plan, top: int, parts: Any, items: Any) -> list[str]:
+def _lines(found: Plan, top: int, predictor: Predictor) -> list[str]:
     from dtlab.cost.plan_words import (
         memory_line,
         reading_line,
+        spot_line,
         step_line,
         table,
         why_lost,
@@ -238,11 +240,12 @@ def _lines(found: Plan, top: int, parts: Any, items: Any) -> list[str]:
         "~ no measured run stands behind the time, > it is a bound.",
         why_lost(found),
         *why_others_lost(found),
-        step_line(found, parts),
+        step_line(found, predictor),
         f"Trust in the time: {found.best.trust}.",
         reading_line(found),
-        memory_line(found, items),
+        memory_line(found, predictor),
         f"Price: {found.best.price.line()}.",
+        *spot_line(found, predictor),
         f"{found.covered:,} configurations in {found.search_seconds:.2f} s: {found.predicted:,} predicted, "
         f"{found.no_room:,} do not fit, {found.too_slow:,} too slow by their products alone, "
         f"{found.set_aside:,} pipelines not needed, {found.refused:,} in a format that the card lacks."

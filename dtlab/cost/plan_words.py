@@ -1,12 +1,13 @@
 """A plan in words: a table, why the runner-up lost, and what to change about the largest item (lesson 14)."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-from dtlab.cost.plan_search import EQUAL
+from dtlab.cost import billing
+from dtlab.cost.plan_search import EQUAL, Predictor
 from dtlab.cost.planner import Candidate, Plan, nearest
 from dtlab.cost.remedies import remedies
+from dtlab.cost.spot_plan import plan_spot
 from dtlab.cost.strategy import Strategy
 from dtlab.cost.units import gib
 
@@ -152,21 +153,44 @@ def _more(value: float, than: float) -> str:
     return f"{value / than - 1:.0%}" if value / than - 1 >= 0.01 else f"{value / than - 1:.1%}"
 
 
-def step_line(plan: Plan, parts: Mapping[str, float]) -> str:
-    """Seconds of one step by part, largest first, and the remedy for the largest.
-
-    `parts`: name -> seconds; they may overlap, so their sum can exceed the step.
-    """
-    total = plan.best.step_seconds
+def step_line(plan: Plan, predictor: Predictor) -> str:
+    """Seconds of one step by part, largest first, and the remedy for the largest."""
+    best = plan.best
+    total = best.step_seconds
+    parts = dict(predictor.step_parts(plan.job, best.strategy, best.instance, best.count))
+    if total > EQUAL * sum(parts.values()):  # the reader of the machines is slower than their cards
+        parts = {"input": total}
     listed = sorted(((size, name) for name, size in parts.items() if size > 0), reverse=True)
     said = ", ".join(f"{name} {size / total:.0%}" for size, name in listed[:5])
     largest = listed[0][1]
     return f"A step takes {total:.3g} s: {said}. Largest: {largest}. {time_remedy(largest, plan)}"
 
 
-def memory_line(plan: Plan, items: Mapping[str, float]) -> str:
+def spot_line(plan: Plan, predictor: Predictor) -> list[str]:
+    """On spot hosts: how often to save, what interruptions take, and the same run on demand."""
+    best, job, spot = plan.best, plan.job, plan.space.spot
+    if spot is None:
+        return []
+    compared = plan_spot(
+        job.steps * best.step_seconds,
+        on_demand_usd_per_hour=billing.cost(best.instance, 3600, kind="ec2", region=plan.space.region).usd,
+        spot_usd_per_hour=best.price.usd_per_hour,
+        interruptions_per_hour=spot.interruptions_per_hour,
+        hosts=best.count,
+        state_bytes=predictor.state_bytes(job, best.strategy),
+        write_bytes_per_second=spot.write_bytes_per_second,
+        start_seconds=job.start_seconds,
+        deadline_seconds=job.deadline_seconds,
+    )
+    rate = compared.break_even_rate
+    loses = f"above {rate:.3g} interruptions an hour and host" if math.isfinite(rate) else "at no rate tried"
+    return [f"Without the first start, {compared.line()}. Spot loses {loses}."]
+
+
+def memory_line(plan: Plan, predictor: Predictor) -> str:
     """Bytes of the fullest rank by item, and the remedy for the largest."""
     best = plan.best
+    items = predictor.memory_items(plan.job, best.strategy)
     room = best.instance.gpu_memory_bytes
     listed = sorted(((size, name) for name, size in items.items() if size > 0), reverse=True)
     said = ", ".join(f"{name} {_size(size)}" for size, name in listed[:4])

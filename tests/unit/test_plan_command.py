@@ -115,6 +115,19 @@ def test_spot_is_planned_with_its_interruptions(capsys):
     assert rough["usd"] > calm["usd"]
 
 
+def test_spot_says_how_often_to_save_and_when_it_loses(capsys):
+    assert main([*BERT, *SMALL, "--kind", "spot", "--interruptions", "0.1"]) == 0
+    out = capsys.readouterr().out
+    assert "saving every" in out
+    assert "on demand (" in out
+    assert "Spot loses above" in out
+
+
+def test_reader_that_is_too_slow_is_named_as_the_largest_part(capsys):
+    assert main([*BERT, *SMALL, "--reader", "10"]) == 0
+    assert "Largest: input. More loader workers" in capsys.readouterr().out
+
+
 def test_run_file_of_flights_counts_epochs_and_the_refit(capsys):
     body = printed(capsys, "plan", "--config", "examples/flights.toml", *SMALL)
     train, validation = plan_config.FLIGHTS[:2]

@@ -7,11 +7,13 @@ import pytest
 
 from dtlab.commands.plan_shape import shape_of
 from dtlab.cost.calibration import calibration, gpu
+from dtlab.cost.catalogue import instance
 from dtlab.cost.plan_job import Job, Space
 from dtlab.cost.plan_model import Models
+from dtlab.cost.plan_space import options
 from dtlab.cost.plan_words import best_of_other_types, why_lost
 from dtlab.cost.planner import Plan, plan
-from dtlab.cost.presets import LLAMA_7B
+from dtlab.cost.presets import LLAMA_7B, preset
 
 HOUR = 3600.0
 
@@ -92,3 +94,35 @@ def test_7b_names_a_measured_error_and_leaves_pipelines_aside(llama):
     assert "%" in llama.best.trust
     assert llama.set_aside > 0
     assert all(one.strategy.pp == 1 for one in llama.candidates if llama.within(one))
+
+
+@pytest.mark.parametrize(
+    ("name", "machines", "count", "global_batch"),
+    [
+        ("Llama 7B", "p4d.24xlarge", 2, 64),
+        ("BERT-large", "g5.12xlarge", 3, 96),
+        ("S4 DeepFM 1M x 1024", "g6e.12xlarge", 2, 4096),
+        ("ResNet-50", "g4dn.12xlarge", 2, 512),
+    ],
+)
+def test_what_is_counted_out_is_never_the_best(name, machines, count, global_batch):
+    job = Job(model=preset(name), samples=1e5, global_batch=global_batch)
+    found = plan(job, Space(instances=(machines,), counts=(count,))).best
+    models, room = Models(), 0.8 * found.instance.gpu_memory_bytes
+    steps = [
+        models.step_seconds(job, strategy, found.instance, count)
+        for _, strategy in options(job, Space(), found.gpus, found.instance.gpus)
+        if strategy.pp == 1
+        and not (strategy.precision == "bf16-mixed" and found.instance.gpu == "T4")
+        and models.peak_bytes(job, strategy) <= room
+    ]
+    assert min(steps) <= found.step_seconds <= 1.01 * min(steps)
+
+
+def test_floor_is_below_every_step_that_is_predicted():
+    job, models = Job(model=LLAMA_7B, samples=1e5, global_batch=64), Models()
+    machines = instance("p5.48xlarge")
+    floors = {name: models.floor_seconds(job, name, machines, 2) for name in ("bf16-mixed", "amp", "fp32")}
+    for effort, strategy in options(job, Space(), 16, 8):
+        step = models.step_seconds(job, strategy, machines, 2)
+        assert floors[strategy.precision] * effort <= step * (1 + 1e-9)
