@@ -75,7 +75,7 @@ def with_pipeline(run: Run) -> bool:
 def unsafe_share(runs: list[Run], below: float) -> float | None:
     """Pairs of row and card that are predicted below `below` of the card and measured above it."""
     pairs = [(run, card * GIB) for run in runs for card in CARDS_GIB]
-    return mean(run.predicted_bytes() < below * card and run.measured_bytes > card for run, card in pairs)
+    return mean(run.predicted < below * card and run.measured_bytes > card for run, card in pairs)
 
 
 def held_out(runs: list[Run]) -> tuple[float | None, float | None]:
@@ -148,7 +148,7 @@ def write_rows(path: Path, runs: list[Run]) -> None:
             ("line", "program", "model", "tp", "pp", "dp", "measured_gib", "predicted_gib", "error")
         )
         for run in runs:
-            s, sizes = run.strategy, (run.measured_bytes / GIB, run.predicted_bytes() / GIB)
+            s, sizes = run.strategy, (run.measured_bytes / GIB, run.predicted / GIB)
             sizes_text = [f"{size:.3f}" for size in sizes]
             writer.writerow(
                 (run.line, run.name, run.model.name, s.tp, s.pp, s.dp, *sizes_text, f"{run.error:.4f}")

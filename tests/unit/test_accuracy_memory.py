@@ -183,3 +183,39 @@ def test_no_table_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match="no column 'model'"):
         read_runs(tmp_path / "other.csv")
+
+
+def test_a_row_that_cannot_be_scheduled_is_left_out_and_the_rest_is_scored(tmp_path: Path) -> None:
+    columns = TABLE.replace("notes", "notes,schedule,stages_per_rank")
+    rows = [
+        "x,Llama 7B,,,BF16,8,1,8,1,DDP,1,10,,no,40,,interleaved,2",
+        "x,Llama 7B,,,BF16,8,1,8,1,DDP,1,19,,no,40,,interleaved,2",
+        "x,Llama 7B,,,BF16,8,1,8,1,DDP,1,16,,no,40,,interleaved,2",
+    ]
+    (tmp_path / "runs.csv").write_text(columns + "\n".join(rows) + "\n")
+    runs, left_out = read_runs(tmp_path / "runs.csv")
+    assert [run.line for run in runs] == [2, 4]
+    assert "rounds" in left_out[0]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "replicate", "shard"),
+    [
+        ("FSDP2 4", 2, 4),
+        ("FSDP2", 1, 8),
+        ("dp_shard=4", 2, 4),
+        ("FSDP 8 x TP 1", 1, 8),
+        ("FULL_SHARD (FSDP)", 1, 8),
+    ],
+)
+def test_shards_by_the_words_of_the_table(tmp_path: Path, sharding: str, replicate: int, shard: int) -> None:
+    run = one(tmp_path / "runs.csv", TABLE, f"x,Llama 7B,,,BF16,8,1,1,8,{sharding},1,1,,full,40,")
+    assert (run.strategy.dp_replicate, run.strategy.dp_shard) == (replicate, shard)
+
+
+def test_forge_computes_in_bf16_whatever_its_sums_are_in(tmp_path: Path) -> None:
+    for words in ("BF16", "bf16 params, fp32 reduce", "BF16 (fp32 grad reduction)"):
+        line = f'KempnerForge,7B dense,,4096,"{words}",8,1,1,8,FSDP2 8,2,4,,full,40,'
+        assert one(tmp_path / "runs.csv", TABLE, line).strategy.precision == "bf16"
+    line = "KempnerForge,7B dense,,4096,fp32 master,8,1,1,8,FSDP2 8,2,4,,full,40,"
+    assert one(tmp_path / "runs.csv", TABLE, line).strategy.precision == "amp"
