@@ -20,6 +20,7 @@
   fitted, and the links of each machine with their source (lesson 02).
 - `step_time`: seconds of a step under a `Strategy`, item by item, with the error measured for its kind; its
   parts: `work` (FLOPs), `calibration` (what cards reach), `sync_time` (messages), `machines` (lesson 09).
+- `step_scaling`: throughput and efficiency from few ranks to many by that model (lesson 01).
 - `run_fit`: the time of a step fitted to runs of your own (lesson 01).
 - `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs;
   `spot_plan` puts a run on spot hosts beside the same on demand (lesson 13).

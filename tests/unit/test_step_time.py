@@ -8,6 +8,7 @@ from dtlab.cost.calibration import calibration, gpu
 from dtlab.cost.catalogue import instances
 from dtlab.cost.machines import machine
 from dtlab.cost.presets import LLAMA_7B
+from dtlab.cost.step_scaling import step_scaling
 from dtlab.cost.step_time import StepModel, step_time
 from dtlab.cost.strategy import Strategy
 from dtlab.cost.work import flops_per_sample, work_of
@@ -185,3 +186,23 @@ def test_published_resnet_and_bert_on_one_card_are_met() -> None:
         "BERT-large", Strategy(micro_batch=8, precision="amp", num_micro_batches=32), "p3.2xlarge"
     )
     assert bert.samples_per_second == pytest.approx(75, rel=0.05)
+
+
+def test_efficiency_falls_with_ranks_at_a_fixed_batch_and_less_when_the_batch_grows() -> None:
+    strategy = Strategy(micro_batch=4, num_micro_batches=16, fp32_gradients=True)
+    strong = step_scaling(shape("1B"), strategy, CLUSTER, (8, 16, 32, 64))
+    weak = step_scaling(shape("1B"), strategy, CLUSTER, (8, 16, 32, 64), keeps="batch of a rank")
+    for points in (strong, weak):
+        efficiencies = [point.efficiency for point in points]
+        assert efficiencies[0] == 1.0
+        assert efficiencies == sorted(efficiencies, reverse=True)
+    assert [point.step.samples for point in strong] == [64] * 4
+    assert [point.step.samples for point in weak] == [512, 1024, 2048, 4096]
+    assert weak[-1].efficiency > strong[-1].efficiency
+
+
+def test_ranks_that_do_not_divide_the_batch_are_refused() -> None:
+    with pytest.raises(UserError, match="do not divide the global batch of 64"):
+        step_scaling(shape("1B"), Strategy(micro_batch=64), CLUSTER, (8, 24))
+    with pytest.raises(UserError, match=r"multiple of tp \* pp = 4"):
+        step_scaling(shape("1B"), Strategy(tp=4), CLUSTER, (6,))
