@@ -229,7 +229,7 @@ def _precision(row: dict[str, str], name: str, zero: int) -> dict[str, object]:
         return {"precision": "bf16-mixed", "fp32_gradients": True}
     if re.search(r"pure|throughout|8 b/param|bf16 params", text):
         return {"precision": "bf16"}
-    if re.fullmatch(r"(fp32|tf32|float32).*", text):
+    if re.match(r"(fp32|tf32|float32)(?!.*master)", text):
         return {"precision": "fp32"}
     if zero == 3 or "amp" in text:
         return {"precision": "amp"}

@@ -61,7 +61,8 @@ def shape_of(row: dict[str, str], program: str) -> Preset:
         raise UserError(f"model = {name!r}: memory of mixtures of experts is not predicted")
     size = re.search(r"(\d+(?:\.\d+)?)\s*[bB]\b", name)
     family = "qwen3" if "qwen3" in name.lower() else "nanotron" if program == "nanotron" else "llama"
-    llama = family != "llama" or re.search(r"llama|kempner", name.lower()) or (size and size.group(0) == name)
+    llama = family != "llama" or program == "kempner" or "llama" in name.lower()
+    llama = llama or (size is not None and size.group(0) == name)
     key = f"{family} {size.group(1)}b" if size else ""
     found = [entry for entry in _SHAPES if entry[0] == key]
     if not found or not llama:
