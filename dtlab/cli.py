@@ -24,7 +24,6 @@ app = App(
     name="dtlab",
     version=__version__,
     help="Distributed PyTorch training: run it, break it, price it. Lessons are in notebooks/.",
-    help_format="plaintext",
 )
 app.command("dtlab.commands.training:train", name="train", help="Train a model on one or more ranks.")
 app.command(
@@ -46,7 +45,10 @@ app.command(
     "dtlab.commands.money:instances", name="instances", help="List the known instances with their prices."
 )
 app.command(
-    "dtlab.commands.plan:plan", name="plan", help="Which machines, how many, and how to cut the model."
+    "dtlab.commands.plan:plan",
+    name="plan",
+    help="Which machines, how many, and how to cut the model.",
+    help_format="plaintext",  # no Markdown to parse: its help answers sooner
 )
 app.command(
     "dtlab.commands.prices:app", name="prices", help="Which prices are in use; refresh them from AWS."
