@@ -28,7 +28,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.accuracy_time import NOTES, collective_scores, other_scores, read_rows, step_scores
+from benchmarks.accuracy_collectives import collective_scores, read_rows
+from benchmarks.accuracy_time import NOTES, other_scores, step_scores
 from benchmarks.common import Figure, report, say
 from benchmarks.measured_memory import Run, read_runs
 from dtlab.cost.memory import FITS_BELOW

@@ -1,7 +1,5 @@
-"""How far step times and collectives are off on published runs: the half of time of ``benchmarks.accuracy``.
+"""How far step times are off on published runs: a part of ``benchmarks.accuracy``.
 
-- ``collective_scores``: of every system with at least 5 sizes of all-reduce from 1 MiB to 1 GiB, the 1st,
-  3rd, ... are fitted and the 2nd, 4th, ... scored. The fit of a plain ``alpha + k S / B`` stands beside it.
 - ``step_scores``: runs in the columns of ``h100-nanotron-runs.csv``. In scope: no pipeline, tp <= 8, at most
   16 machines, no ``exclude_reason``. The constants of ``calibrations.csv`` were fitted on the rows in
   ``benchmarks/data``: for those the error is in-sample, and ``step_rows_fitted_on`` counts them.
@@ -9,29 +7,22 @@
 - ``other_scores``: decoders in the columns of ``published-runs.csv``; see ``benchmarks.measured_time``.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from statistics import median
 
+from benchmarks.accuracy_collectives import DATA, Row, Scored, mape, read_rows
 from benchmarks.common import Figure
 from benchmarks.measured_time import timed_runs
 from dtlab.cost.builders import transformer
 from dtlab.cost.calibration import Calibration, calibration
-from dtlab.cost.collective_fit import every_second, fit_link, relative_errors
-from dtlab.cost.collective_time import sent_share
 from dtlab.cost.machines import machine
 from dtlab.cost.presets import Preset
 from dtlab.cost.step_time import StepModel
 from dtlab.cost.strategy import Strategy
 
-DATA = Path(__file__).parent / "data"
-MIB, GIB = 2**20, 2**30
-Row = dict[str, str]
-Scored = dict[str, Figure]
 SEQ_LEN, VOCAB = 4096, 131072
 NOTES = [
     "step time: fitted on the rows that step_rows_fitted_on counts; with one model left out, on the others.",
@@ -47,60 +38,6 @@ SHAPES = {
     "8B": (32, 4096, 32, 14336, False),
     "80B": (80, 8192, 64, 28672, False),
 }
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a CSV; lines that begin with # are notes."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
-
-
-# -- collectives -----------------------------------------------------------------------------------------
-
-
-def collective_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
-    """``collectives_mape`` and what stands beside it, and every scored size."""
-    systems: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        size = float(row["size_bytes"])
-        if row["collective"] == "all_reduce" and row["time_us"] and MIB <= size <= GIB:
-            systems[row["system"], int(row["n_ranks"])].append((size, float(row["time_us"]) * 1e-6))
-    scored: list[Scored] = []
-    swapped: list[float] = []
-    plain: list[float] = []
-    for (system, ranks), points in systems.items():
-        if len({size for size, _ in points}) < 5:
-            continue
-        fitted, held = every_second(points)
-        link = fit_link(fitted, ranks).link
-        errors = relative_errors(link, held, ranks)
-        scored += [
-            {"system": system, "bytes": size, "seconds": seconds, "error": error}
-            for (size, seconds), error in zip(held, errors, strict=True)
-        ]
-        swapped += relative_errors(fit_link(held, ranks).link, fitted, ranks) if len(held) > 1 else []
-        plain += _plain_errors(fitted, held, ranks)
-    figures: dict[str, Figure] = {
-        "collectives_mape": _mape([float(row["error"] or 0) for row in scored]),
-        "collectives_worst": max((abs(float(row["error"] or 0)) for row in scored), default=None),
-        "collectives_held_out": len(scored),
-        "collectives_systems": len({row["system"] for row in scored}),
-        "collectives_mape_other_half_held_out": _mape(swapped),
-        "collectives_mape_plain_alpha_beta": _mape(plain),
-    }
-    return figures, scored
-
-
-def _plain_errors(
-    fitted: Sequence[tuple[float, float]], held: Sequence[tuple[float, float]], ranks: int
-) -> list[float]:
-    """The textbook's ``alpha + k S / B`` by least squares of the relative error."""
-    share = sent_share("all_reduce", ranks)
-    rows = [(1 / t, share * size / t) for size, t in fitted]
-    uu, uv, vv = sum(u * u for u, _ in rows), sum(u * v for u, v in rows), sum(v * v for _, v in rows)
-    u1, v1 = sum(u for u, _ in rows), sum(v for _, v in rows)
-    alpha, beta = (u1 * vv - v1 * uv) / (uu * vv - uv * uv), (v1 * uu - u1 * uv) / (uu * vv - uv * uv)
-    return [(alpha + beta * share * size) / seconds - 1 for size, seconds in held]
 
 
 # -- step time -------------------------------------------------------------------------------------------
@@ -204,15 +141,15 @@ def step_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
         left_out[name] = run_errors([run for run in runs if run.model == name], fit_calibration(others))
     unknown = [error for run, error in zip(runs, errors, strict=True) if run.row not in known]
     figures: dict[str, Figure] = {
-        "step_mape": _mape(errors),
+        "step_mape": mape(errors),
         "step_median": median(map(abs, errors)) if errors else None,
         "step_within_25": sum(abs(error) <= 0.25 for error in errors) / len(errors) if errors else None,
         "step_rows": len(runs),
         "step_rows_fitted_on": sum(run.row in known for run in runs),
-        "step_mape_rows_not_fitted_on": _mape(unknown),
-        "step_mape_one_model_left_out": _mape([error for some in left_out.values() for error in some]),
+        "step_mape_rows_not_fitted_on": mape(unknown),
+        "step_mape_one_model_left_out": mape([error for some in left_out.values() for error in some]),
     }
-    figures |= {f"step_mape_left_out_{name}": _mape(some) for name, some in left_out.items()}
+    figures |= {f"step_mape_left_out_{name}": mape(some) for name, some in left_out.items()}
     figures |= _baselines(runs, own)
     pipelines = nanotron_runs(rows, pipeline=True)
     bounds = run_errors(pipelines)
@@ -240,9 +177,9 @@ def _baselines(runs: Sequence[Run], own: Sequence[Run]) -> dict[str, Figure]:
     mfu = median(_ideal(run) / run.seconds for run in own)
     row = calibration("H100")
     return {
-        "step_mape_constant_median_mfu": _mape([_ideal(run) / mfu / run.seconds - 1 for run in runs]),
-        "step_mape_constant_mfu_043": _mape([_ideal(run) / 0.43 / run.seconds - 1 for run in runs]),
-        "step_mape_without_launch": _mape(
+        "step_mape_constant_median_mfu": mape([_ideal(run) / mfu / run.seconds - 1 for run in runs]),
+        "step_mape_constant_mfu_043": mape([_ideal(run) / 0.43 / run.seconds - 1 for run in runs]),
+        "step_mape_without_launch": mape(
             run_errors(runs, replace(row, launch_seconds=0.0, fixed_seconds=0.0))
         ),
     }
@@ -252,10 +189,6 @@ def _ideal(run: Run) -> float:
     model = _model(run.model)
     flops = model.work.flops * run.strategy.global_batch
     return flops / run.strategy.world_size / model.machine.gpu.half
-
-
-def _mape(errors: Sequence[float]) -> float | None:
-    return sum(map(abs, errors)) / len(errors) if errors else None
 
 
 # -- other programs ----------------------------------------------------------------------------------------
@@ -274,8 +207,8 @@ def other_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
     for run in timed:
         groups[f"{run.program}_{run.model.machine.gpu.name}".lower()].append(run.error)
     in_scope = [run.error for run in timed if run.strategy.world_size <= 128]
-    figures: dict[str, Figure] = {"other_mape": _mape(in_scope), "other_rows": len(in_scope)}
+    figures: dict[str, Figure] = {"other_mape": mape(in_scope), "other_rows": len(in_scope)}
     figures["other_rows_left_out"] = len(left_out)
     for name, errors in sorted(groups.items()):
-        figures |= {f"other_rows_{name}": len(errors), f"other_mape_{name}": _mape(errors)}
+        figures |= {f"other_rows_{name}": len(errors), f"other_mape_{name}": mape(errors)}
     return figures, scored

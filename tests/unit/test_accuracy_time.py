@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import accuracy, accuracy_time
-from benchmarks.accuracy_time import (
-    DATA,
-    collective_scores,
-    nanotron_runs,
-    read_rows,
-    run_errors,
-    step_scores,
-)
+from benchmarks.accuracy_collectives import DATA, collective_scores, read_rows
+from benchmarks.accuracy_time import nanotron_runs, run_errors, step_scores
 from dtlab.cost.calibration import Calibration, calibration
 from dtlab.cost.collective_time import Link
 
@@ -33,6 +27,19 @@ def test_a_system_with_four_sizes_is_not_scored() -> None:
     figures, scored = collective_scores([*rows, more])
     assert figures["collectives_mape"] == pytest.approx(0.0, abs=1e-9)
     assert [row["bytes"] for row in scored] == [2**22, 2**26]
+
+
+def test_a_known_system_with_few_new_sizes_is_fitted_on_the_rows_here() -> None:
+    rows = read_rows(DATA / "published-collectives.csv")
+    name = "1x p5.48xlarge (8xH100 NVLink/NVSwitch)"
+    assert any(row["system"] == name for row in rows)
+    new = {"system": name, "n_ranks": "8", "collective": "all_reduce", "size_bytes": str(2**26)}
+    figures, scored = collective_scores([{**new, "time_us": "326.6"}])
+    assert scored == []
+    assert 0 < float(figures["collectives_mape"] or 0) < 0.15
+    assert figures["collectives_held_out"] == 1
+    seen = [row for row in rows if row["system"] == name and row["size_bytes"] == str(2**20)]
+    assert collective_scores(seen)[0]["collectives_mape"] is None  # it was fitted on: not scored
 
 
 def test_a_size_that_is_held_out_does_not_move_the_fit() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.accuracy_time import DATA, read_rows
+from benchmarks.accuracy_collectives import DATA, read_rows
 from dtlab.cost.collective_fit import every_second, fit_link, relative_errors
 from dtlab.cost.collective_time import Link
 from dtlab.figures.collectives import collective_time_figure

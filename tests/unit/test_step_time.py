@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.accuracy_time import DATA, collective_scores, nanotron_runs, read_rows, run_errors, shape
+from benchmarks.accuracy_collectives import DATA, collective_scores, read_rows
+from benchmarks.accuracy_time import nanotron_runs, run_errors, shape
 from dtlab.cost.builders import recommender, transformer
 from dtlab.cost.calibration import calibration, gpu
 from dtlab.cost.catalogue import instances

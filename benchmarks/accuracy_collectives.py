@@ -1,0 +1,88 @@
+"""How far all-reduce times are off on published measurements: a part of ``benchmarks.accuracy``.
+
+- Of every system with at least 5 sizes from 1 MiB to 1 GiB the 1st, 3rd, ... are fitted and the 2nd, 4th,
+  ... scored: ``collectives_mape``. With the halves swapped, and with a plain ``alpha + k S / B``: beside it.
+- A system with fewer sizes that is also in ``benchmarks/data`` is fitted on the rows there, and its others
+  are scored: ``collectives_mape_fitted_here``. Where nothing else is, it is ``collectives_mape`` too.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks.common import Figure
+from dtlab.cost.collective_fit import every_second, fit_link, relative_errors
+from dtlab.cost.collective_time import sent_share
+
+DATA = Path(__file__).parent / "data"
+MIB, GIB = 2**20, 2**30
+Row = dict[str, str]
+Scored = dict[str, Figure]
+Points = list[tuple[float, float]]
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a CSV; lines that begin with # are notes."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def mape(errors: Sequence[float]) -> float | None:
+    """Mean |error|; None of nothing."""
+    return sum(map(abs, errors)) / len(errors) if errors else None
+
+
+def collective_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
+    """``collectives_mape`` and what stands beside it, and every scored size."""
+    here = systems(read_rows(DATA / "published-collectives.csv"))
+    scored: list[Scored] = []
+    swapped: list[float] = []
+    plain: list[float] = []
+    fitted_here: list[float] = []
+    for (system, ranks), points in systems(rows).items():
+        if len({size for size, _ in points}) < 5:
+            known = here.get((system, ranks), [])
+            new = [point for point in points if point not in known]
+            if len({size for size, _ in known}) >= 5 and new:
+                fitted_here += relative_errors(fit_link(known, ranks).link, new, ranks)
+            continue
+        fitted, held = every_second(points)
+        errors = relative_errors(fit_link(fitted, ranks).link, held, ranks)
+        scored += [
+            {"system": system, "bytes": size, "seconds": seconds, "error": error}
+            for (size, seconds), error in zip(held, errors, strict=True)
+        ]
+        swapped += relative_errors(fit_link(held, ranks).link, fitted, ranks) if len(held) > 1 else []
+        plain += _plain_errors(fitted, held, ranks)
+    own = [float(row["error"] or 0) for row in scored]
+    figures: dict[str, Figure] = {
+        "collectives_mape": mape(own or fitted_here),
+        "collectives_worst": max(map(abs, own or fitted_here), default=None),
+        "collectives_held_out": len(own or fitted_here),
+        "collectives_systems": len({row["system"] for row in scored}),
+        "collectives_mape_other_half_held_out": mape(swapped),
+        "collectives_mape_plain_alpha_beta": mape(plain),
+        "collectives_mape_fitted_here": mape(fitted_here),
+    }
+    return figures, scored
+
+
+def systems(rows: Iterable[Row]) -> dict[tuple[str, int], Points]:
+    """(bytes, seconds) of all-reduces from 1 MiB to 1 GiB by system and number of ranks."""
+    found: dict[tuple[str, int], Points] = defaultdict(list)
+    for row in rows:
+        size = float(row["size_bytes"])
+        if row["collective"] == "all_reduce" and row["time_us"] and MIB <= size <= GIB:
+            found[row["system"], int(row["n_ranks"])].append((size, float(row["time_us"]) * 1e-6))
+    return found
+
+
+def _plain_errors(fitted: Points, held: Points, ranks: int) -> list[float]:
+    """The textbook's ``alpha + k S / B`` by least squares of the relative error."""
+    share = sent_share("all_reduce", ranks)
+    rows = [(1 / t, share * size / t) for size, t in fitted]
+    uu, uv, vv = sum(u * u for u, _ in rows), sum(u * v for u, v in rows), sum(v * v for _, v in rows)
+    u1, v1 = sum(u for u, _ in rows), sum(v for _, v in rows)
+    alpha, beta = (u1 * vv - v1 * uv) / (uu * vv - uv * uv), (v1 * uu - u1 * uv) / (uu * vv - uv * uv)
+    return [(alpha + beta * share * size) / seconds - 1 for size, seconds in held]
