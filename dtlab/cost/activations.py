@@ -5,6 +5,8 @@ With T = sequence length x micro-batch tokens, hidden size h, FFN width f, a hea
 - GPT with fused or recomputed attention: `(16*e + 2)*h*T` a layer, 34 at e = 2 (Korthikanti et al., arXiv
   2205.05198, equation 2 without the attention term). Dropout masks take one byte.
 - Llama with SwiGLU and fused attention: `(15*h + 4*f)*e*T` a layer; 30h + 8f at e = 2 fits measured runs.
+  That is all a run of that kind holds beside its states; `layer_bytes` counts the tensors one by one, 16h +
+  8f, and what else is held stands in items of its own.
 - BERT with eager attention: `((16*e + 2)*h + (2*e + 1)*a*s)*T` a layer, times what was measured over it: 1.30
   in fp32, 1.92 under fp16 autocast, which keeps softmax and norms in fp32. One published model (BERT-large on
   a V100) stands behind each factor.
