@@ -4,8 +4,9 @@
 - `data/calibrations.csv`: what training reached, by card, software, precision and kind of model. Each row is
   "measured" with its source, or an "estimate".
 
-Where no row fits, the nearest is taken and becomes an "estimate": other software on the same card, another
-precision on it, at last the row of any card. Shares count FLOPs as `dtlab.cost.work` does.
+Where no row fits, the nearest of that precision is taken and becomes an "estimate": other software on the
+card, or the row of any card. "fp32" is full precision; torch uses TF32 for products only when told to.
+Shares count FLOPs as `dtlab.cost.work` does.
 """
 
 import csv
@@ -108,14 +109,13 @@ def calibration(
     card = gpu(name)
     if software not in ("eager", "fused", "compiled"):
         raise UserError(f"software = {software!r}: use 'eager', 'fused' or 'compiled'")
-    rows = [row for row in _rows() if row.model == model]
+    rows = [row for row in _rows() if (row.model, row.form) == (model, form)]
     own = [row for row in rows if row.gpu == card.name]
-    exact = [row for row in own if (row.software, row.form) == (software, form)]
+    exact = [row for row in own if row.software == software]
     if exact:
         return exact[0]
-    same_format = [row for row in own if row.form == form]
-    near = (same_format or own or [row for row in rows if row.gpu == "any"])[0]
-    what = "" if near.gpu == "any" else f"taken from {near.software} {near.form} on this card: "
+    near = own[0] if own else next(row for row in rows if row.gpu == "any")
+    what = "" if near.gpu == "any" else f"taken from {near.software} on this card: "
     return replace(
         near, gpu=card.name, software=software, form=form, kind="estimate", layouts="", error="",
         launch_seconds=0.0 if software == "compiled" else near.launch_seconds,

@@ -169,6 +169,7 @@ def test_every_gpu_of_the_catalogue_has_peaks_and_says_what_its_share_rests_on()
                 assert row.source
     assert calibration("T4").kind == calibration("L4", "half", "cnn").kind == "estimate"
     assert calibration("V100", "half", "cnn").kind == "measured"
+    assert calibration("A100", "fp32", "cnn").eta > calibration("A100", "tf32", "cnn").eta
     assert "estimate" in step_time("BERT-large", Strategy(), "ml.g4dn.xlarge").error
 
 
