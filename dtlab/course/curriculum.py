@@ -17,6 +17,7 @@ LESSONS: dict[str, LessonInfo] = {
     "06": LessonInfo("Memory diet: mixed precision, accumulation, checkpointing", 55),
     "07": LessonInfo("Tensor parallel, and the embedding trap", 55),
     "08": LessonInfo("Pipeline parallel", 55),
+    "09": LessonInfo("FSDP, ZeRO and hybrid meshes", 60),
     "11": LessonInfo("Feeding the ranks", 50),
     "12": LessonInfo("Debugging clinic", 55),
     "13": LessonInfo("Surviving failure", 55),

@@ -5,7 +5,8 @@ from its birth to its death, on any device. So it sees activations, gradients, a
 buckets that DDP makes in C++, and it gives the same integers on every machine with one version of torch.
 
 - A storage counts once, however many views it has, and with the bytes that were asked for: no allocator's
-  rounding, no cache, no CUDA context.
+  rounding, no cache, no CUDA context. Of a DTensor the part of this rank counts. FSDP gives a block's memory
+  back by setting a storage's size to 0: that is seen at its next message, and before a peak is noted.
 - Tensors from before the block are not seen until an operation returns them or :meth:`MemoryTrace.label`
   names them.
 - With a ``budget`` the operation that exceeds it raises :class:`OverBudget`: a card's out-of-memory error, on
@@ -16,6 +17,7 @@ buckets that DDP makes in C++, and it gives the same integers on every machine w
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dtlab.errors import UserError
+from dtlab.parallel.sharded import local_part
 
 __all__ = ["MemoryTrace", "OverBudget", "trace_memory"]
 
@@ -70,6 +73,8 @@ class _Ledger:
     def _born(self, storage: torch.UntypedStorage) -> None:
         # An address may be used again, but only after the death of its storage has been told.
         key, size = storage._cdata, storage.nbytes()
+        if self.now + size > self.peak and "torch.distributed.fsdp" in sys.modules:
+            self.resize()
         reference = weakref.ref(storage, lambda _: self._died(key))
         self._alive[key] = _Storage(self._births, size, reference)
         if self.item is not None:
@@ -82,6 +87,21 @@ class _Ledger:
     def _died(self, key: int) -> None:
         self._keep_peak()
         self.now -= self._alive.pop(key).size
+
+    def resize(self) -> None:
+        """Take over the sizes of storages that were made smaller or larger since; no operation tells."""
+        changed = []
+        for key, stored in list(self._alive.items()):
+            storage = stored.reference()
+            if storage is not None and storage.nbytes() != stored.size:
+                changed.append((key, storage.nbytes() - stored.size))
+        for key, more in sorted(changed, key=lambda change: change[1]):  # what shrank, first
+            if key in self._alive:
+                self._keep_peak()
+                self._alive[key] = self._alive[key]._replace(size=self._alive[key].size + more)
+                self.now += more
+        if self.now > self.peak:
+            self.peak, self._is_at_peak = self.now, True
 
     def _keep_peak(self) -> None:
         # Up to the peak there are only births, so a copy at the first death after it is enough.
@@ -197,6 +217,8 @@ class _Dispatch:
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         ledger = self.trace._ledger
+        if func.namespace != "aten":
+            ledger.resize()
         ledger.see(result)
         self.trace.timeline.append(ledger.now)
         if self.budget is not None and ledger.now > self.budget:
@@ -222,6 +244,9 @@ def _over(ledger: _Ledger, budget: int, func: Any) -> str:
 
 def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
     """The storages behind a tensor: one, those of a sparse tensor's parts, or none where there is no data."""
+    if hasattr(tensor, "to_local"):
+        with torch.no_grad():
+            tensor = local_part(tensor)
     if tensor.layout == torch.sparse_coo:
         return [*_storages(tensor._indices()), *_storages(tensor._values())]
     if tensor.layout != torch.strided or tensor.device.type == "meta":

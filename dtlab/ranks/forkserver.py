@@ -34,6 +34,9 @@ _AT_START = ("torch", "torch.distributed", "torch.multiprocessing", "dtlab.ranks
 # Torch imports _dynamo in the first optimizer step, which takes a second; torchmetrics takes another. They
 # are loaded one at a time: at once when a rank had to import them itself, else while nobody waits.
 _WHEN_IDLE = ("torch._dynamo", "torch.nn.parallel", "torch.utils.data", "torchmetrics")
+# Fewer programs need these: loaded only when a rank had to import them itself.
+_WHEN_WISHED = ("torch.distributed.fsdp",)
+_LATER = _WHEN_IDLE + _WHEN_WISHED
 _IDLE_SECONDS = 0.05
 _TICK_SECONDS = 1.0
 
@@ -61,13 +64,11 @@ class _Server:
         self.requests = requests
         self.launcher = launcher
         self.status_of: dict[int, int] = {}  # process id -> pipe for its exit status
-        self.later = list(_WHEN_IDLE)
+        self.later = list(_LATER)
         self.wanted: set[str] = set()
         self.served = False
         self.wake_read, self.wake_write = os.pipe()
-        self.wish_read, self.wish_write = (
-            os.pipe()
-        )  # one byte: the place in _WHEN_IDLE of what a rank imported
+        self.wish_read, self.wish_write = os.pipe()  # one byte: the place in _LATER of what a rank imported
         for end in (self.wake_read, self.wake_write, self.wish_read, self.wish_write):
             os.set_blocking(end, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -79,21 +80,22 @@ class _Server:
         waiting_for: list[Any] = [self.requests, self.wake_read, self.wish_read]
         try:
             while os.getppid() == self.launcher:
-                idle = self.served and not self.status_of and bool(self.later)
+                at_leisure = [name for name in self.later if name in _WHEN_IDLE]
+                idle = self.served and not self.status_of and bool(at_leisure)
                 ready = select.select(waiting_for, [], [], _IDLE_SECONDS if idle else _TICK_SECONDS)[0]
                 if self.wake_read in ready:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self.wake_read, 4096)
                     self.reap()
                 if self.wish_read in ready:
-                    self.wanted.update(_WHEN_IDLE[place] for place in os.read(self.wish_read, 4096))
+                    self.wanted.update(_LATER[place] for place in os.read(self.wish_read, 4096))
                 if not self.status_of:  # not while the launcher waits for a rank's end
                     while self.wanted:
                         self.load_now(self.wanted.pop())
                 if self.requests in ready and not self.serve_one():
                     break
                 if idle and not ready:
-                    self.load_now(self.later[0])
+                    self.load_now(at_leisure[0])
         finally:
             for pid in self.status_of:
                 with contextlib.suppress(ProcessLookupError):
@@ -109,9 +111,7 @@ class _Server:
 
     def wish(self) -> None:
         """In a rank that leaves: what the next ranks should not have to import again."""
-        places = [
-            place for place, name in enumerate(_WHEN_IDLE) if name in sys.modules and name in self.later
-        ]
+        places = [place for place, name in enumerate(_LATER) if name in sys.modules and name in self.later]
         with contextlib.suppress(OSError):
             os.write(self.wish_write, bytes(places))
 

@@ -158,3 +158,12 @@ def test_ddp_holds_a_copy_of_the_gradients_unless_they_are_views_of_it():
         for items, size in launch(under_ddp, 2, as_view, timeout=60, echo=False):
             assert items["gradients"] == size
             assert items.get("buckets", 0) == (0 if as_view else size)
+
+
+def test_a_storage_that_is_made_smaller_gives_its_bytes_back():
+    pytest.importorskip("torch.distributed.fsdp")  # which frees a block's parameters so
+    with trace_memory() as trace:
+        block = torch.zeros(1000)
+        block.untyped_storage().resize_(0)
+        torch.zeros(900)  # with the block it would be a peak of 7,600
+    assert (trace.peak, trace.now) == (4000, 0)
