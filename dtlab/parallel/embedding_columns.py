@@ -7,6 +7,8 @@ No skew can unbalance it, since every rank serves every row; but every index goe
 vectors cut into pieces make poor messages. :func:`dtlab.cost.embedding.column_wise_bytes` gives the bytes.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -49,6 +51,14 @@ class ColumnWise(ShardedTable):
 
     def put(self, full: Tensor, own: Tensor) -> None:
         full[:, self._range] = own
+
+    def _is_cut(self, tensor: Tensor, shape: Sequence[int]) -> bool:
+        if tensor.dim() == 1 and len(tensor) == self.num_embeddings:
+            raise UserError(
+                "a number for each row of a table that is cut by columns differs from rank to rank, and no "
+                "whole row has it: hold the table row_wise, or take an optimizer with a state for each number"
+            )
+        return super()._is_cut(tensor, shape)
 
     def lookup(self, rows: Tensor) -> Tensor:
         wanted, position = rows.flatten().unique(return_inverse=True)

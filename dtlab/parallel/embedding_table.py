@@ -6,6 +6,8 @@
 - ``weight`` is this rank's part, its gradient the mean over the ranks. ``full_weight()`` is the whole table.
 """
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -88,6 +90,32 @@ class ShardedTable(nn.Module):
         return full
 
     @torch.no_grad()
+    def whole_of(self, own: Tensor) -> Tensor:
+        """The whole of ``own``: the weight, or what an optimizer keeps for it. On every rank, a collective.
+
+        ``own`` [own rows, embedding_dim], or a number for each row, [own rows], as row-wise Adagrad has; what
+        has another shape (a step count) is the same on all ranks and comes back as it is.
+        """
+        if not self._is_cut(own, self.weight.shape):
+            return own
+        full = own.new_zeros(self._whole_shape(own))
+        self.put(full, own)
+        dist.all_reduce(full, group=self.group)
+        return full
+
+    @torch.no_grad()
+    def part_of(self, full: Tensor) -> Tensor:
+        """This rank's part of what :meth:`whole_of` gave; no message is sent."""
+        shape = (self.num_embeddings, self.embedding_dim)
+        return self.take(full) if self._is_cut(full, shape) else full
+
+    def _is_cut(self, tensor: Tensor, shape: Sequence[int]) -> bool:
+        return tensor.dim() in (1, 2) and tuple(tensor.shape) == tuple(shape[: tensor.dim()])
+
+    def _whole_shape(self, own: Tensor) -> tuple[int, ...]:
+        return (self.num_embeddings, self.embedding_dim)[: own.dim()]
+
+    @torch.no_grad()
     def load_full(self, full: Tensor) -> None:
         """Take this rank's part of ``full`` [num_embeddings, embedding_dim]."""
         shape = (self.num_embeddings, self.embedding_dim)
@@ -107,6 +135,7 @@ class ShardedTable(nn.Module):
         dist.broadcast(full, group=self.group, group_src=0)
         self.weight = nn.Parameter(self.take(full), requires_grad=table.weight.requires_grad)
         mark_sharded(self.weight, self.group)
+        self.weight.shard_table = self  # type: ignore[attr-defined]
 
 
 def check_table(table: nn.Embedding) -> None:

@@ -59,7 +59,8 @@ def pipeline(
             Stages that are ``fully_sharded`` reduce their gradients themselves.
 
     Raises:
-        UserError: an illegal schedule, or stages and ranks that are not those of the schedule.
+        UserError: an illegal schedule, stages and ranks that are not those of the schedule, FSDP with a
+            schedule that takes the gradients of weights apart from those of inputs.
 
     >>> from dtlab.parallel.schedules import gpipe
     >>> parts = (nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)),)
@@ -83,6 +84,7 @@ def pipeline(
         raise UserError(f"engine = {engine!r}: choose 'by_hand' or 'torch'")
     if engine == "torch" and not groups.has_group():
         raise UserError("engine = 'torch': no process group; call it inside `with dtlab.world():` on ranks")
+    _refuse_split_backward_of_fsdp(parts, schedule)
     device = next((p.device for stage in parts.stages for p in stage.parameters()), torch.device("cpu"))
     if engine == "by_hand" and device.type != "cpu":
         raise UserError(
@@ -202,6 +204,17 @@ class Pipeline:
             dist.broadcast(wire, group=self._group, group_src=last)
             total = wire.cpu()
         return self._replicas.summed(total)
+
+
+def _refuse_split_backward_of_fsdp(parts: PipelineParts, schedule: Schedule) -> None:
+    """FSDP reduces a stage's gradients when that of its input is there; those of weights come later then."""
+    is_split = any(action.kind is Kind.BACKWARD_WEIGHT for rank in schedule.ranks for action in rank)
+    if is_split and any(hasattr(stage, "set_requires_gradient_sync") for stage in parts.stages):
+        raise UserError(
+            f"schedule = {schedule.name!r} takes the gradients of weights apart from those of inputs, and "
+            "FSDP would reduce them before they are there: take '1f1b' or 'interleaved', or dp_replicate "
+            "instead of dp_shard"
+        )
 
 
 _KINDS = list(Kind)

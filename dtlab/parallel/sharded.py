@@ -20,6 +20,7 @@ __all__ = [
     "mark_sharded",
     "mark_stage",
     "shard_group",
+    "shard_table",
     "sharded_names",
     "stage_group",
 ]
@@ -28,6 +29,11 @@ __all__ = [
 def mark_sharded(parameter: Tensor, group: dist.ProcessGroup | None) -> None:
     """Say that ``parameter`` is this rank's part of a tensor that the ranks of ``group`` hold together."""
     parameter.shard_group = group  # type: ignore[attr-defined]
+
+
+def shard_table(parameter: Tensor) -> Any:
+    """The table of which ``parameter`` is this rank's part, which can put it together; None for others."""
+    return getattr(parameter, "shard_table", None)
 
 
 def is_sharded(parameter: Tensor, group: dist.ProcessGroup | None = None) -> bool:

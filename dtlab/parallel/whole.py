@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dtlab.parallel.sharded import shard_group
+from dtlab.parallel.sharded import shard_group, shard_table
 from dtlab.ranks import groups
 
 __all__ = ["part_of", "whole"]
@@ -24,6 +24,9 @@ def whole(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     layout: Any = tensor if like is None else like
     if hasattr(tensor, "full_tensor"):
         return tensor.full_tensor().detach()
+    if shard_table(layout) is not None:
+        found: Tensor = shard_table(layout).whole_of(tensor.detach())
+        return found
     if not hasattr(layout, "shard_dim") or tensor.shape != layout.shape:
         return tensor.detach()
     group, part = shard_group(layout), tensor.detach().contiguous()
@@ -51,6 +54,9 @@ def part_of(value: Tensor, like: Tensor) -> Tensor:
         from torch.distributed.tensor import distribute_tensor
 
         return distribute_tensor(value, layout.device_mesh, layout.placements, src_data_rank=None)
+    if shard_table(layout) is not None:
+        part: Tensor = shard_table(layout).part_of(value)
+        return part
     if not hasattr(layout, "shard_dim") or value.dim() != like.dim():
         return value
     group, dim = shard_group(layout), layout.shard_dim

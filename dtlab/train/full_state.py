@@ -6,8 +6,8 @@ layout that saved it does not matter to the one that takes it with ``scatter_sta
 - Rank 0 alone holds whole tensors; the others get an empty dict. A tensor is put together, taken by rank 0
   and dropped elsewhere, before the next one starts.
 - With ``full=False`` nothing is gathered: each rank gets its own parts. ``Checkpointer`` saves those.
-- Works for replicas, DTensors (FSDP, HSDP, tensor parallelism), matrices cut by hand, pipeline stages
-  and ``ShardedOptimizer``.
+- Works for replicas, DTensors (FSDP, HSDP, tensor parallelism), matrices cut by hand, pipeline stages,
+  ``ShardedOptimizer``, and embedding tables of ``shard_embeddings`` with what an optimizer keeps for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from dtlab.errors import UserError
 from dtlab.parallel.pipeline import Pipeline
-from dtlab.parallel.sharded import check_whole, local_part
+from dtlab.parallel.sharded import check_whole, local_part, shard_table
 from dtlab.parallel.whole import part_of, whole
 from dtlab.ranks import agreement
 from dtlab.train.checkpoint_entry import enter_all
@@ -129,7 +129,10 @@ def _modules(model: nn.Module | Pipeline) -> list[nn.Module]:
     found = model.stages.values() if isinstance(model, Pipeline) else [model]
     modules = [bare(module) for module in found]
     for module in modules:
-        if any(hasattr(p, "shard_group") and not hasattr(p, "shard_dim") for p in module.parameters()):
+        if any(
+            hasattr(p, "shard_group") and not hasattr(p, "shard_dim") and shard_table(p) is None
+            for p in module.parameters()
+        ):
             check_whole(module)
     return modules
 
@@ -233,7 +236,9 @@ def _check(
     for path, entry in mine.items():
         shape = tuple(entry.tensor.shape)
         layout: Any = entry.layout
-        if hasattr(layout, "shard_dim"):
+        if shard_table(layout) is not None:
+            shape = (shard_table(layout).num_embeddings, shard_table(layout).embedding_dim)
+        elif hasattr(layout, "shard_dim"):
             ranks = agreement.world_size(layout.shard_group)
             size = getattr(layout, "whole_size", shape[layout.shard_dim] * ranks)
             shape = (*shape[: layout.shard_dim], size, *shape[layout.shard_dim + 1 :])

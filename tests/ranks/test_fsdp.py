@@ -17,7 +17,10 @@ from dtlab.parallel.ddp import no_sync
 from dtlab.parallel.dims import ParallelDims
 from dtlab.parallel.fsdp import fully_sharded
 from dtlab.parallel.mesh import build_mesh
-from dtlab.parallel.parallelize import parallelize
+from dtlab.parallel.parallelize import parallelize, parallelize_stages
+from dtlab.parallel.pipeline import pipeline
+from dtlab.parallel.schedules import build_schedule
+from dtlab.parallel.split import split
 from dtlab.parallel.tensor_gpt import tensor_parallel
 from dtlab.parallel.zero import ShardedOptimizer
 from dtlab.train.full_state import gather_state, scatter_state
@@ -221,6 +224,10 @@ def test_a_model_that_was_cut_on_the_meta_device_takes_a_whole_state(ranks: Any)
         assert torch.equal(ranks["from_meta"][0]["model"][name], tensor), name
 
 
+def summed(logits: Tensor, targets: Tensor) -> Tensor:
+    return token_loss(logits, targets).total
+
+
 def refusals(_: Path) -> dict[str, str]:
     mesh = build_mesh(ParallelDims(dp_shard=2))
     copies, stages, tp = (
@@ -242,6 +249,9 @@ def refusals(_: Path) -> dict[str, str]:
         "pipeline": lambda: parallelize(gpt(), stages),
         "nothing sharded": lambda: parallelize(gpt(), copies, param_dtype=torch.bfloat16),
         "no plan": lambda: parallelize(nn.Linear(2, 2), tp),
+        "zero bubble": lambda: pipeline(
+            parallelize_stages(split(gpt(), 2), mesh, [0, 1]), build_schedule("zero_bubble", 2, 2), summed
+        ),
     }
     found = {}
     for name, case in cases.items():
@@ -265,6 +275,11 @@ def test_what_cannot_be_sharded_is_refused_by_name(ranks: Any) -> None:
         assert "take AdamW itself" in found["zero"]
         assert found["pipeline"].startswith("pp = 2: split the model")
         assert found["nothing sharded"].startswith("param_dtype: nothing is sharded")
+        # Its gradients came out wrong in silence, by hand and by torch.
+        assert found["zero bubble"].startswith(
+            "schedule = 'zero_bubble' takes the gradients of weights apart"
+        )
+        assert "dp_replicate instead of dp_shard" in found["zero bubble"]
         assert found["no plan"] == "tp = 2: there is no plan for Linear; take tp = 1"
 
 
