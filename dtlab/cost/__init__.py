@@ -13,6 +13,7 @@
   part.
 - `decoder_activations`: bytes that autograd keeps of the course's GPT on a rank of any layout (lesson 09).
 - `host_memory`: what saving a whole model takes on a host (lesson 09).
+- `zero`: what each of n data-parallel ranks holds under ZeRO 0 to 3, to the byte (lesson 09).
 - `scaling`: what more ranks can bring, and what one step is bound by (lesson 01).
 - `embedding`, `embedding_plan`: bytes of one step for each way to hold a table, and the least (lesson 07).
 - `collectives`: seconds of an all-reduce by the textbook model (lesson 02).

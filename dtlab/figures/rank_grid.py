@@ -72,8 +72,9 @@ TALK = {
 def mesh_figure(dims: ParallelDims) -> Figure:
     """A panel for each axis of the mesh that has more than one rank: its groups, and what crosses in them.
 
-    Every panel shows all ranks at the same places: a row for each pipeline rank and copy, tensor-parallel
-    ranks side by side. Ranks of one group have one letter, colour and hatch. ``UserError`` for one rank.
+    Every panel shows all ranks at the same places, in the order of their numbers; those of the axis that
+    talks most stand side by side. Ranks of one group have one letter, colour and hatch. ``UserError`` for one
+    rank.
 
     >>> figure = mesh_figure(ParallelDims(dp_replicate=2, dp_shard=2))
     >>> [axes.get_title(loc="left") for axes in figure.axes]
@@ -84,17 +85,18 @@ def mesh_figure(dims: ParallelDims) -> Figure:
     axes_used = [axis for axis, degree in zip(AXES, dims.shape, strict=True) if degree > 1]
     if not axes_used:
         raise UserError("dims: one rank talks to nobody; give a degree above 1")
-    columns = dims.dp_shard * dims.tp
+    columns = next(degree for degree in reversed(dims.shape) if degree > 1)
     rows = dims.size // columns
     words = "; ".join(
         f"{axis}: groups {', '.join(map(str, dims.groups(axis)))}, {TALK[axis]}" for axis in axes_used
     )
+    who = "one group" if len(axes_used) == 1 else f"the same {dims.size} ranks in {len(axes_used)} ways"
     fig, panels = new_figure(
-        f"{dims.describe().splitlines()[0]}: each axis is a way to group the same ranks",
+        f"{' x '.join(f'{axis} {getattr(dims, axis)}' for axis in axes_used)}: {who}",
         alt=f"{len(axes_used)} panels with the same {rows} x {columns} grid of ranks. {words}.",
         columns=len(axes_used),
         squeeze=False,
-        size=(min(11.0, 1.2 + len(axes_used) * max(2.9, 0.75 * columns)), 1.6 + 0.7 * rows),
+        size=(min(11.0, 1.2 + len(axes_used) * max(3.1, 0.75 * columns)), 1.6 + 0.7 * rows),
     )
     for ax, axis in zip(panels.flat, axes_used, strict=True):
         letters = {}

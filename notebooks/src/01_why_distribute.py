@@ -163,7 +163,7 @@ for n in (1, 2):
 
 # %% [markdown]
 # Both ranks hold everything: two cards, and not a byte less on either. Data parallel divides the *data*. A model that does
-# not fit one card does not fit eight of them under DDP; other ways of splitting (lessons 07 and 08; 09 is planned) divide the model.
+# not fit one card does not fit eight of them under DDP; other ways of splitting (lessons 07 to 09) divide the model.
 #
 # ## Look: what the ranks gave
 

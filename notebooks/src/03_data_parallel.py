@@ -434,7 +434,7 @@ print(f"2(N-1)/N x S = 2 x 1 / 2 x {S:,} = {S:,} bytes")
 #
 # S4 also writes that "distributed training exists because one card's memory is too small". Look at what each rank held: all $S$ bytes of
 # parameters, all of the gradients, all of the optimizer's state, plus the bucket. Data parallelism saves no memory of the model. For it to
-# be the remedy, the memory would have to be taken by the *batch*, which it does divide. Splitting the model is lessons 07 and 08, and 09 (planned).
+# be the remedy, the memory would have to be taken by the *batch*, which it does divide. Splitting the model is lessons 07 to 09.
 #
 # ### Horovod's place for the same all-reduce
 # DDP wraps the *module*: gradients are averaged during backward. Horovod wraps the *optimizer*: gradients are averaged by the time that

@@ -552,7 +552,7 @@ check("07-lookup", lookup, place)
 # | `"table"` | 16 a number | `"sparse gradients"` | 12 a number |
 # | | | `"row-wise state"` | 4 a number and 4 a row |
 # | | | `"rows over ranks"` | that, divided by the ranks |
-# | `"states"` | 16 a parameter outside the table | `"states over ranks"` | divided by the ranks (lesson 09, planned) |
+# | `"states"` | 16 a parameter outside the table | `"states over ranks"` | divided by the ranks (lesson 09) |
 # | `"activations"` | as given | `"smaller micro-batch"` | a quarter |
 # | | | `"recompute"` | a quarter of that (our assumption) |
 

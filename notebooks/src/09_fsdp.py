@@ -90,6 +90,7 @@ for billions in (0.32, 1, 7, 10):
 
 # %% tags=["hide-input"]
 VOCAB, SEQUENCE, BUDGET = 64, 32, 9_000_000
+SCRATCH = tempfile.TemporaryDirectory()  # gone when the kernel ends
 torch.set_num_threads(1)  # as a rank has
 
 
@@ -249,7 +250,7 @@ with expect_failure(
 
 # %% [markdown]
 # A group is what is gathered together. With one group the whole model is whole on each rank all through forward and all through backward; and before a rank gives the gradients away, it has all of them too. Sharding saved what is held *between*
-# the steps, and nothing in them. Block by block, and the four other ways:
+# the steps, and little in them. Block by block, and the others beside it:
 
 # %% tags=["nbval-check-output"]
 WAYS = [
@@ -340,7 +341,7 @@ def save_on_rank_0(path):
 
 
 # %% tags=["lab-failure"]
-folder = Path(tempfile.mkdtemp())
+folder = Path(tempfile.mkdtemp(dir=SCRATCH.name))
 with expect_failure(
     RankError,
     match="rank 0 waits in all_gather .* rank 1 waits in barrier",
@@ -357,7 +358,7 @@ with expect_failure(
 assert not (folder / "model.safetensors").exists()
 
 # %% [markdown]
-# `state_dict()` alone would have returned: it gives the parts, and would have saved a half of the model under the name of the whole. What hangs is putting it together. Reading a parameter has become a *collective*, and the rule of lesson 12 holds: every rank, or none.
+# `state_dict()` alone would have returned: it gives DTensors, of which this rank has a half. What hangs is putting it together. Reading a parameter has become a *collective*, and the rule of lesson 12 holds: every rank, or none.
 # The barrier is no help (S0 calls it a cure for deadlocks): it is where the other rank stands. Without it rank 1 would have begun the next step, whose gather of a block meets rank 0's gather of a parameter: on gloo a crash for unlike sizes, or, when the sizes
 # happen to agree, weights of one parameter in the place of another.
 #
@@ -375,7 +376,8 @@ explorer(
 )
 
 # %% [markdown]
-# ZeRO-1 takes 12 of the 16 bytes off almost for nothing, so with few ranks it is the larger part of what there is to get. ZeRO-3's bar goes on falling with the ranks, down to the pink part: the largest block's weights and its gradient.
+# ZeRO-1 divides 12 of the 16 bytes, the larger part of what there is to get, and in principle for DDP's traffic: reduce-scatter the gradient, gather the new weights. (torch's, as counted above, all-reduces and then sends the weights: one and a half times.) ZeRO-3's bar goes on falling with the ranks, down to the pink part: the
+# largest block's weights and its gradient.
 #
 # Is the arithmetic true of real runs? torchtitan's published table has Llama 3.1 8B on 8 and on 128 H100 (batch 2 a card, bf16, compiled), 77.0 and 62.0 GiB a card at the peak. What differs is sharding over 16 times the cards:
 
@@ -596,7 +598,7 @@ check("09-pieces", pieces)
 
 # %% [markdown]
 # ## The real thing
-# `ParallelDims`, `build_mesh` and `parallelize` do this for any model, with torch's `fully_shard` underneath. A small GPT in FP64, three steps with AdamW and clipping, eight windows a step, on four ranks in five layouts. One process is the reference. The 2 x 2 mesh then saves a
+# `ParallelDims`, `build_mesh` and `parallelize` do this for any model (matrices are cut in the GPT alone), with torch's `fully_shard` underneath. A small GPT in FP64, three steps with AdamW and clipping, eight windows a step, on four ranks in five layouts. One process is the reference. The 2 x 2 mesh then saves a
 # checkpoint, each rank its own parts.
 
 # %%
@@ -625,7 +627,7 @@ def train_and_save(folder):
 
 
 # %% tags=["nbval-check-output"]
-saved = Path(tempfile.mkdtemp()) / "run"
+saved = Path(tempfile.mkdtemp(dir=SCRATCH.name)) / "run"
 with running("five layouts on four ranks"):
     results = launch(train_and_save, 4, saved, timeout=180, echo=False)
 alone = train_alone(TASK)
@@ -745,7 +747,7 @@ else:
 
 # %%
 if solved("09-pieces"):
-    n, folder = 13, Path(tempfile.mkdtemp())
+    n, folder = 13, Path(tempfile.mkdtemp(dir=SCRATCH.name))
     flat = torch.arange(1.0, n + 1)
     for rank in range(4):
         part_of_rank = F.pad(flat, (0, 16 - n))[4 * rank : 4 * rank + 4].clone()
@@ -856,16 +858,17 @@ bill(
 # %%
 LINK = 400e9 / 8
 size = 2 * sum(decoder_of(6.7))
-whole_world, per_host = 3 * 15 / 16 * size / LINK, size / LINK
-print(f"through a host's link in one step: {whole_world:.2f} s, with a copy on each host {per_host:.2f} s")
+whole_world, per_host = 3 * 15 / 16 * size, size
+print(f"through a host's link in one step: {whole_world / 1e9:.1f} GB,", end=" ")
+print(f"with a copy on each host {per_host / 1e9:.1f} GB")
 
 bill(
     "messages of 100,000 steps, FSDP over 16 cards",
     "messages of 100,000 steps, HSDP 2 x 8",
     instance="ml.p4d.24xlarge",
     count=2,
-    fault_seconds=100_000 * whole_world,
-    fix_seconds=100_000 * per_host,
+    fault_seconds=100_000 * whole_world / LINK,
+    fix_seconds=100_000 * per_host / LINK,
 )
 
 # %% [markdown]

@@ -558,7 +558,7 @@ assert spot.chance_of_finishing(work, mtbf, 3, **saving) < 0.1
 #
 # ## The real thing
 # `dtlab.train.checkpoint.Checkpointer` does what you wrote, and what you did not: checksums (a disk can damage a file that was whole), a lock (two jobs in one folder), a save in the background on a process group of its own,
-# safetensors and JSON instead of a pickle, old checkpoints removed, sharded tensors (lesson 09, planned), a line for each thing that it passes over. (These cells run when yours are solved.)
+# safetensors and JSON instead of a pickle, old checkpoints removed, sharded tensors (lesson 09), a line for each thing that it passes over. (These cells run when yours are solved.)
 
 
 # %%

@@ -1,5 +1,7 @@
 """The bars of ZeRO 0 to 3 and the panels of a mesh show what they are given, also in words."""
 
+from typing import Any
+
 import pytest
 
 from dtlab.cost.zero import zero_bytes
@@ -13,7 +15,8 @@ from dtlab.parallel.dims import ParallelDims
 def test_bars_are_stacked_to_the_bytes_of_each_stage() -> None:
     units = [500_000_000, 700_000_000]
     figure = zero_bars(units, 4, "two units")
-    bars = [bar for bar in figure.axes[0].patches if bar.get_height() > 0]
+    patches: list[Any] = list(figure.axes[0].patches)
+    bars = [bar for bar in patches if bar.get_height() > 0]
     for place in range(4):
         wanted = zero_bytes(units, 4, place)  # type: ignore[arg-type]
         own = [bar for bar in bars if abs(bar.get_x() + bar.get_width() / 2 - place) < 0.01]
