@@ -34,7 +34,7 @@ def plan(
     seq_len: int | None = None,
     deadline_hours: float | None = None,
     budget: float | None = None,
-    goal: Literal["cheapest", "fastest"] | None = None,
+    goal: Literal["cheapest", "fastest", "frontier"] | None = None,
     instances: Names = (),
     counts: Numbers = (),
     max_gpus: int = 512,
@@ -80,6 +80,7 @@ def plan(
         The run must not cost more than this, in dollars.
     goal
         What to choose among the rest; with a budget and no deadline the fastest, else the cheapest.
+        frontier lists what no other beats in both.
     instances
         Only these machine types or families, for example g5 g6e p4d; by default all that have GPUs.
     counts
@@ -164,7 +165,7 @@ def plan(
             global_batch=_needed(global_batch, "global_batch", "--global-batch 256"),
             deadline_seconds=math.inf if deadline_hours is None else 3600 * deadline_hours,
             budget_usd=math.inf if budget is None else budget,
-            goal=goal or ("fastest" if budget is not None and deadline_hours is None else "cheapest"),
+            goal=_goal(goal, budget is not None and deadline_hours is None),
             optimizer=optimizer,
             start_seconds=60 * start_minutes,
             reader_per_host=math.inf if reader is None else reader,
@@ -189,12 +190,12 @@ def plan(
             spot=spot,
             **chosen,
         )
-        return _answer(job, space, top, figure, json)
+        return _answer(job, space, 0 if goal == "frontier" else top, figure, json)
 
 
 def _answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) -> int:
+    from dtlab.cost.plan_json import as_dict
     from dtlab.cost.plan_model import Models
-    from dtlab.cost.plan_words import as_dict
     from dtlab.cost.planner import plan as search
 
     predictor = Models()
@@ -234,7 +235,7 @@ def _lines(found: Plan, top: int, predictor: Predictor) -> list[str]:
         f"{job.model.name}, {job.model.parameters:,} parameters: {job.samples:,.0f} samples in "
         f"{job.steps:,} steps of {job.global_batch:,}; the {' '.join([job.goal, *filter(None, limits)])}",
         "",
-        *table(found, top),
+        *table(found, top, only_frontier=not top),
         "",
         "late, dear: misses a limit; front: no other is faster and cheaper; "
         "~ no measured run stands behind the time, > it is a bound.",
@@ -267,6 +268,12 @@ def _needed(value: Any, name: str, example: str) -> Any:
     if value is None:
         raise UserError(f"{name} is needed: give {example}")
     return value
+
+
+def _goal(goal: str | None, only_budget: bool) -> Literal["cheapest", "fastest"]:
+    if goal == "fastest" or (only_budget and goal != "cheapest"):
+        return "fastest"
+    return "cheapest"
 
 
 def _given(value: float | None, other: float | None) -> float | None:

@@ -28,6 +28,6 @@
 - `planner`: machines, their number and the ways to cut a model, searched for the cheapest or the fastest run:
   `plan_job` is its input, `plan_space`, `plan_machines` and `plan_search` its parts, `plan_words` its report.
 - `economics`, `source_table`: dollars per epoch, per sample and to a target; the source's table recomputed.
-- `storage_bill`, `queueing`: what data costs; jobs that wait against hosts that idle (lesson 14).
+- `storage_bill`, `queueing`, `idle`: what data costs; jobs that wait against hosts that idle (lesson 14).
 - `alarms`: AWS's own alarms on spending as checked requests (lesson 14).
 """

@@ -60,7 +60,7 @@ class Job:
     @property
     def usual_precisions(self) -> tuple[Precision, ...]:
         """What is tried unless the space says otherwise."""
-        return ("bf16-mixed", "amp", "fp32") if self.model.layers else ("amp", "fp32")
+        return ("bf16-mixed", "amp") if self.model.layers else ("amp", "fp32")
 
     @property
     def steps(self) -> int:
@@ -97,8 +97,8 @@ class Space:
     - `instances`: machine types or families ("g5"); by default all that are sold, have GPUs and a price.
     - `counts`: machines of a type; by default 1, 2, 3, 4, 6, 8, 12, ... while `max_gpus` allows.
     - `tp`, `pp`, `micro_batches`: degrees and sizes; by default powers of two, tp within a machine.
-    - `precisions`, the first preferred: by default bf16-mixed, amp and fp32 for models with layers, amp and
-      fp32 for others, whose tables stay fp32 anyway.
+    - `precisions`, the first preferred: by default bf16-mixed and amp for models with layers, whose products
+      half precision never slows down, amp and fp32 for others.
     - `zeros`: 0 DDP, 1 and 2 ZeRO, 3 FSDP (whole, and sharded within a machine: HSDP).
     - `fits_below`: share of a card's memory up to which a prediction counts as fitting.
     - `spot`: must be given with kind "spot", and only then.

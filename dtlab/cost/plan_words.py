@@ -1,7 +1,6 @@
 """A plan in words: a table, why the runner-up lost, and what to change about the largest item (lesson 14)."""
 
 import math
-from typing import Any
 
 from dtlab.cost import billing
 from dtlab.cost.plan_search import EQUAL, Predictor
@@ -45,14 +44,14 @@ def name_of(plan: Plan, one: Candidate) -> str:
     return f"{one.count} x {one.instance.sagemaker_name if sagemaker else one.instance.name}"
 
 
-def table(plan: Plan, most: int = 10) -> list[str]:
-    """The best way of each type of machine in the plan's order, then the rest of the frontier."""
+def table(plan: Plan, most: int = 10, *, only_frontier: bool = False) -> list[str]:
+    """The best way of each type in the plan's order, then the rest of the frontier; or that alone."""
     rows = [
         (
             mark, name_of(plan, one), f"{one.gpus}", f"{one.seconds / 3600:,.2f}", f"{one.usd:,.2f}",
             f"{one.peak_bytes / one.instance.gpu_memory_bytes:.0%}", _trust(one) + describe(one.strategy),
         )
-        for mark, one in _rows(plan, most)
+        for mark, one in (_front(plan) if only_frontier else _rows(plan, most))
     ]  # fmt: skip
     head = ("", "machines", "GPUs", "hours", "$", "memory", "  how")
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]
@@ -63,6 +62,12 @@ def table(plan: Plan, most: int = 10) -> list[str]:
         ).rstrip()
         for row in [head, *rows]
     ]
+
+
+def _front(plan: Plan) -> list[tuple[str, Candidate]]:
+    """The whole frontier, fastest first; the chosen one among it may lie within 1 % of it."""
+    shown = sorted({*plan.frontier, plan.best}, key=lambda one: (one.seconds, one.usd))
+    return [(_mark(plan, one), one) for one in shown]
 
 
 def _rows(plan: Plan, most: int) -> list[tuple[str, Candidate]]:
@@ -247,53 +252,3 @@ def time_remedy(part: str, plan: Plan) -> str:
     if strategy.precision == "fp32":
         return "Half precision, where the card and the model take it; else faster cards."
     return "Nothing else is in the way: faster or more cards."
-
-
-def as_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as plain JSON values; infinite limits are null."""
-
-    def one(candidate: Candidate | None) -> dict[str, Any] | None:
-        if candidate is None:
-            return None
-        price = candidate.price
-        return {
-            "instance": candidate.instance.name,
-            "count": candidate.count,
-            "gpus": candidate.gpus,
-            "seconds": candidate.seconds,
-            "usd": round(candidate.usd, 6),
-            "step_seconds": candidate.step_seconds,
-            "trust": candidate.trust,
-            "memory_bytes": round(candidate.peak_bytes),
-            "memory_share": candidate.peak_bytes / candidate.instance.gpu_memory_bytes,
-            "strategy": dict(candidate.strategy.__dict__),
-            "price": {
-                "usd_per_hour": price.usd, "kind": price.kind, "region": price.region, "date": price.date,
-                "source": price.source,
-            },
-            "within_limits": plan.within(candidate),
-        }  # fmt: skip
-
-    job = plan.job
-    return {
-        "model": job.model.name,
-        "parameters": job.model.parameters,
-        "samples": job.samples,
-        "global_batch": job.global_batch,
-        "steps": job.steps,
-        "deadline_seconds": job.deadline_seconds if math.isfinite(job.deadline_seconds) else None,
-        "budget_usd": job.budget_usd if math.isfinite(job.budget_usd) else None,
-        "goal": job.goal,
-        "best": one(plan.best),
-        "runner_up": one(plan.runner_up),
-        "why_the_runner_up_lost": why_lost(plan),
-        "frontier": [one(candidate) for candidate in plan.frontier],
-        "covered": plan.covered,
-        "refused": plan.refused,
-        "no_room": plan.no_room,
-        "too_slow": plan.too_slow,
-        "set_aside": plan.set_aside,
-        "predicted": plan.predicted,
-        "search_seconds": plan.search_seconds,
-        "left_out": list(plan.left_out),
-    }

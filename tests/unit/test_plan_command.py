@@ -60,6 +60,17 @@ def test_budget_alone_asks_for_the_fastest_and_deadline_for_the_cheapest(capsys)
     assert printed(capsys, *BERT, *SMALL, "--budget", "1000", "--goal", "cheapest")["goal"] == "cheapest"
 
 
+def test_frontier_is_listed_alone_fastest_first(capsys):
+    assert main([*BERT, *SMALL, "--goal", "frontier"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = lines[3 : lines.index("", 3)]
+    assert all(row.startswith(("best", "front", "2nd")) for row in rows)
+    body = printed(capsys, *BERT, *SMALL, "--goal", "frontier")
+    assert len(rows) in (len(body["frontier"]), len(body["frontier"]) + 1)
+    seconds = [one["seconds"] for one in body["frontier"]]
+    assert seconds == sorted(seconds)
+
+
 def test_tokens_are_sequences_of_the_models_length(capsys):
     words = ["plan", "GPT 320M", "--global-batch", "64", *SMALL]
     assert printed(capsys, *words, "--tokens", "1024e6")["samples"] == pytest.approx(1e6)

@@ -8,8 +8,9 @@ import pytest
 from dtlab.cost.billing import cost
 from dtlab.cost.builders import transformer
 from dtlab.cost.plan_job import Job, Space, Spot
+from dtlab.cost.plan_json import as_dict
 from dtlab.cost.plan_space import options
-from dtlab.cost.plan_words import as_dict, describe, table, why_lost
+from dtlab.cost.plan_words import describe, table, why_lost
 from dtlab.cost.planner import Plan, plan
 from dtlab.errors import UserError
 
