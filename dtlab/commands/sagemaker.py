@@ -208,8 +208,10 @@ def logs(name: str, /, *, region: str = "us-east-1", lines: int = 100) -> None:
 
 def rehearsal_text(found: Rehearsed) -> str:
     """The outcome as aligned lines."""
-    saved = f"{found.seconds_to_end:g} s from SIGTERM to the end"
-    if not found.saved_on_sigterm:
+    saved = (
+        f"{found.seconds_to_checkpoint} s from SIGTERM to a checkpoint, {found.seconds_to_end:g} s to the end"
+    )
+    if found.seconds_to_checkpoint is None:
         saved = "no checkpoint after the stop; the one before it counts"
     rows = [
         (

@@ -66,8 +66,8 @@ class Container:
         for process in reversed(family):
             with suppress(psutil.Error):
                 process.kill()
+        self.process.wait()  # before psutil waits: it would take the exit code
         psutil.wait_procs(family, timeout=10)
-        self.process.wait()
 
     def last_lines(self, count: int = 12) -> str:
         """The end of what the host wrote."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from dtlab.errors import UserError
@@ -69,7 +70,10 @@ def read(texts: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The hyper-parameters in SM_HPS, without those that SageMaker keeps for itself; {} outside a container.
+    """The job's hyper-parameters, without those that SageMaker keeps for itself; {} outside a container.
+
+    The file that SageMaker wrote counts, since it holds each text as it was given; SM_HPS, where there is no
+    file, holds "2.10" as 2.1.
 
     Raises:
         UserError: SM_HPS is no JSON object.
@@ -77,13 +81,16 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     >>> from_environment({"SM_HPS": '{"lr": "0.1", "sagemaker_program": "train.py"}'})
     {'lr': '0.1'}
     """
-    text = environ.get("SM_HPS") or "{}"
+    file = Path(environ.get("SM_INPUT_CONFIG_DIR") or "/opt/ml/input/config") / "hyperparameters.json"
+    text, source = environ.get("SM_HPS") or "{}", "SM_HPS"
+    if file.is_file():
+        text, source = file.read_text(encoding="utf-8"), str(file)
     try:
         values = json.loads(text)
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        raise UserError(f"SM_HPS = {text[:80]!r}: is no JSON object of hyper-parameters")
+        raise UserError(f"{source} = {text[:80]!r}: is no JSON object of hyper-parameters")
     return {name: value for name, value in values.items() if not name.startswith("sagemaker_")}
 
 

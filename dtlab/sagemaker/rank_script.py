@@ -22,6 +22,8 @@ WANTED = "DTLAB_SET_"
 def put_back(environ: MutableMapping[str, str]) -> None:
     """Variables of the job that a driver of the SDK has overwritten take their values again.
 
+    To be called before the ranks join: NCCL reads them then.
+
     >>> environ = {"NCCL_DEBUG": "WARN", "DTLAB_SET_NCCL_DEBUG": "INFO"}
     >>> put_back(environ)
     >>> environ["NCCL_DEBUG"]

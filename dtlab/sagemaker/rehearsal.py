@@ -50,7 +50,7 @@ class Rehearsed:
         world_size, hosts, ranks_per_host: of the rehearsal.
         model_files: found in /opt/ml/model of the first host, which SageMaker packs.
         resumed_bit_equal: weights of the attempt that was stopped and went on equal those of the whole one.
-        saved_on_sigterm: a checkpoint was written between SIGTERM and the end of the hosts.
+        seconds_to_checkpoint: from SIGTERM until a checkpoint was whole; None: none was written after it.
         seconds_to_end: from SIGTERM until all hosts had ended; SageMaker waits for 120.
         exit_codes: of the stopped hosts; 143 says that they ended by SIGTERM.
         seconds: of the whole rehearsal.
@@ -63,7 +63,7 @@ class Rehearsed:
     ranks_per_host: int
     model_files: tuple[str, ...]
     resumed_bit_equal: bool
-    saved_on_sigterm: bool
+    seconds_to_checkpoint: float | None
     seconds_to_end: float
     exit_codes: tuple[int, ...]
     seconds: float
@@ -71,7 +71,7 @@ class Rehearsed:
     @property
     def passed(self) -> bool:
         """Whether the job may be sent: it left a model, and a stop cost nothing."""
-        saved = self.saved_on_sigterm or self.driver == "sdk"
+        saved = self.seconds_to_checkpoint is not None or self.driver == "sdk"
         return bool(self.model_files) and self.resumed_bit_equal and saved
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class _Stage:
             ranks_per_host=self.ranks,
             model_files=tuple(_files(whole[0].base / "model")),
             resumed_bit_equal=_same_weights(whole[0].base / "model", resumed[0].base / "model"),
-            saved_on_sigterm=saved,
+            seconds_to_checkpoint=saved,
             seconds_to_end=round(seconds, 2),
             exit_codes=tuple(codes),
             seconds=round(time.monotonic() - began, 1),
@@ -167,7 +167,7 @@ class _Stage:
 
     def _stopped_attempt(
         self, channels: Mapping[str, Path]
-    ) -> tuple[list[Container], float, bool, list[int]]:
+    ) -> tuple[list[Container], float, float | None, list[int]]:
         containers = self._start("stopped", channels)
         first = containers[0].base / "checkpoints"
         try:
@@ -181,7 +181,7 @@ class _Stage:
                     "earlier, "
                     "or give rehearsal.hyperparameters that make it longer"
                 )
-            before, at = _saves(first), time.monotonic()
+            before, at, clock = _saves(first), time.monotonic(), time.time()
             for container in containers:
                 if self.driver == "sdk":
                     container.kill()
@@ -197,7 +197,8 @@ class _Stage:
                 "that "
                 "make it longer"
             )
-        return containers, seconds, bool(_saves(first) - before), codes
+        new = [(first / name).stat().st_mtime for name in _saves(first) - before]
+        return containers, seconds, round(max(new) - clock, 2) if new else None, codes
 
     def _start(self, name: str, channels: Mapping[str, Path]) -> list[Container]:
         parameters = encode({**self.job.hyperparameters, **self.job.rehearsal.hyperparameters})

@@ -17,6 +17,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from dtlab.errors import UserError, one_line
 from dtlab.files import appears_whole
 from dtlab.sagemaker.hyperparameters import from_environment, read
+from dtlab.sagemaker.rank_script import put_back
 from dtlab.settings_file import near_name, read_settings
 from dtlab.train.config import TrainConfig
 
@@ -31,6 +32,7 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
     """Train on the ranks of this job; the exit code."""
     from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
 
+    put_back(os.environ)
     try:
         return _train(environ)
     except UserError as error:

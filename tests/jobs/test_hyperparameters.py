@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dtlab.errors import UserError
-from dtlab.sagemaker.hyperparameters import encode, read
+from dtlab.sagemaker.hyperparameters import encode, from_environment, read
 from dtlab.sagemaker.script import train_config
 
 KINDS = {"amp": bool, "resume": bool, "epochs": int, "lr": float, "layers": list, "note": str}
@@ -48,6 +48,12 @@ def test_value_of_another_kind_is_refused_by_name(name, text):
 def test_what_is_encoded_comes_back():
     values = {"amp": False, "epochs": 3, "lr": 1e-3, "layers": [1, 2], "note": "some text"}
     assert read(encode(values), KINDS) == values
+
+
+def test_text_that_looks_like_a_number_comes_as_it_was_given(tmp_path):
+    (tmp_path / "hyperparameters.json").write_text('{"note": "2.10", "sagemaker_program": "train.py"}')
+    environ = {"SM_INPUT_CONFIG_DIR": str(tmp_path), "SM_HPS": '{"note": 2.1}'}
+    assert read(from_environment(environ), KINDS) == {"note": "2.10"}
 
 
 def test_run_is_configured_by_name_and_its_folders_are_those_of_the_container(monkeypatch, tmp_path):

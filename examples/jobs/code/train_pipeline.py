@@ -23,6 +23,7 @@ from dtlab.parallel.pipeline import pipeline
 from dtlab.parallel.schedules import build_schedule
 from dtlab.parallel.split import split
 from dtlab.sagemaker.hyperparameters import from_environment, read
+from dtlab.sagemaker.rank_script import put_back
 from dtlab.sagemaker.script import STOPPED, folder_of
 from dtlab.train.checkpoint import Checkpointer
 from dtlab.train.full_state import gather_state, scatter_state
@@ -75,6 +76,7 @@ class WholeState:
 
 
 def main() -> int:
+    put_back(os.environ)
     settings = Settings.of_job()
     shape = {"sequence": settings.sequence, "dim": settings.dim}
     shape |= {"num_layers": settings.num_layers, "num_heads": settings.num_heads}
