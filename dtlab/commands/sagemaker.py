@@ -19,13 +19,15 @@ app = App(name="sagemaker", help="A training job on SageMaker: plan it, rehearse
 
 
 @app.command
-def plan(job_file: Path, /, *, json: bool = False) -> None:
+def plan(job_file: Path, /, *, rights: bool = False, json: bool = False) -> None:
     """Show the request, what was changed and why, the price, quotas and rights. Nothing is sent.
 
     Parameters
     ----------
     job_file
         TOML file such as examples/jobs/s0.toml.
+    rights
+        Print the policies instead: the least that the job's role and its submitter must be allowed.
     json
         Print one JSON object: the request, alarms and policies with it.
     """
@@ -33,7 +35,11 @@ def plan(job_file: Path, /, *, json: bool = False) -> None:
     from dtlab.sagemaker.plan import make_plan
 
     found = make_plan(read_job(job_file))
-    print(json_module.dumps(found.to_dict(), indent=2) if json else plan_text(found))
+    body = found.to_dict()
+    if rights:
+        print(json_module.dumps({"role": body["role"], "submitter": body["submitter"]}, indent=2))
+        return
+    print(json_module.dumps(body, indent=2) if json else plan_text(found))
 
 
 @app.command
@@ -81,7 +87,14 @@ def rehearse(
 
 @app.command
 def submit(
-    job_file: Path, /, *, send: bool = False, yes: bool = False, alarms: bool = False, json: bool = False
+    job_file: Path,
+    /,
+    *,
+    send: bool = False,
+    yes: bool = False,
+    alarms: bool = False,
+    queue: str | None = None,
+    json: bool = False,
 ) -> int:
     """Show what the job may cost; with --send ask, and send it. Without --send nothing leaves this machine.
 
@@ -95,6 +108,8 @@ def submit(
         With --send: do not ask.
     alarms
         Also create an alarm for each host whose cards idle.
+    queue
+        Name or ARN of an AWS Batch queue for SageMaker jobs, where the job waits for its turn.
     json
         Print one JSON object instead of lines.
     """
@@ -111,7 +126,10 @@ def submit(
     elif not yes and not _agreed(found):
         print("Not sent.", file=told)
     else:
-        arn = send_job(found, alarms=alarms)
+        from dtlab.sagemaker.batch_queue import service_job
+
+        queued = None if queue is None else service_job(found, queue)
+        arn = send_job(found, alarms=alarms, queue=queued)
         print(
             f"\nsent: {arn}\nlook: dtlab sagemaker status {found.name} --region {found.job.region}", file=told
         )
@@ -230,7 +248,8 @@ def rehearsal_text(found: Rehearsed) -> str:
 def plan_text(found: Plan) -> str:
     """The plan as aligned lines, with the request at the end."""
     request = json_module.dumps(found.request, indent=2)
-    return f"{summary_text(found)}\n\nCreateTrainingJob\n{request}\n\nNot sent. Rights and alarms: --json"
+    end = "Not sent. What the role and its submitter must be allowed: --rights"
+    return f"{summary_text(found)}\n\nCreateTrainingJob\n{request}\n\n{end}"
 
 
 def summary_text(found: Plan) -> str:

@@ -65,8 +65,12 @@ class JobStatus:
         return not self.is_over and age is not None and age > 2 * every_seconds
 
 
-def submit(plan: Plan, *, session: Any = None, alarms: bool = False) -> str:
+def submit(
+    plan: Plan, *, session: Any = None, alarms: bool = False, queue: dict[str, Any] | None = None
+) -> str:
     """Upload the code, create the job, and with ``alarms`` an alarm for each host; the job's ARN.
+
+    ``queue``: a request of ``batch_queue.service_job``; the job then waits in that queue of AWS Batch.
 
     Raises:
         UserError: no credentials, or AWS refuses; nothing runs then.
@@ -80,7 +84,10 @@ def submit(plan: Plan, *, session: Any = None, alarms: bool = False) -> str:
         bootstrap = Path(__file__).with_name("bootstrap.py")
         for name, path in ((ARCHIVE, archive), (BOOTSTRAP, bootstrap)):
             aws.call(s3, "put_object", Bucket=bucket, Key=prefix + name, Body=path.read_bytes())
-    arn = aws.call(made("sagemaker"), "create_training_job", **plan.request)["TrainingJobArn"]
+    if queue is not None:
+        arn = aws.call(made("batch"), "submit_service_job", **queue)["jobArn"]
+    else:
+        arn = aws.call(made("sagemaker"), "create_training_job", **plan.request)["TrainingJobArn"]
     if alarms:
         for alarm in account.idle_alarms(job, plan.name):
             aws.call(made("cloudwatch"), "put_metric_alarm", **alarm)

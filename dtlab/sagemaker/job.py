@@ -122,7 +122,12 @@ class TrainingJob:
     @property
     def ranks_per_host(self) -> int:
         """Ranks that one host starts."""
-        return self.layout.ranks_per_host or max(1, self.cards)
+        return self.layout.ranks_per_host or max(1, self.cards_used)
+
+    @property
+    def cards_used(self) -> int:
+        """Cards of a host that the job may use: all, or as many as the variable SM_NUM_GPUS says."""
+        return int(self.environment.get("SM_NUM_GPUS") or self.cards)
 
     @property
     def world_size(self) -> int:
@@ -156,6 +161,11 @@ class TrainingJob:
         compute, layout = self.compute, self.layout
         if compute.is_local:
             return
+        asked = self.environment.get("SM_NUM_GPUS", "")
+        if asked and not (asked.isdigit() and int(asked) <= self.cards):
+            raise UserError(
+                f"environment.SM_NUM_GPUS = {asked!r}: give the cards of a host to use, 0 to {self.cards}"
+            )
         found = _instance(compute.instance_type)
         if found.retired and compute.when_retired == "refuse":
             named = " or ".join(f"ml.{name}" for name in found.successors)
@@ -163,11 +173,11 @@ class TrainingJob:
                 f"compute.instance_type = {compute.instance_type!r}: no longer sold; take {named}, or set "
                 "compute.when_retired = 'replace'"
             )
-        if found.gpus and (layout.ranks_per_host or 1) > found.gpus:
+        if self.cards_used and (layout.ranks_per_host or 1) > self.cards_used:
+            limit = f"SM_NUM_GPUS = {asked}" if asked else f"{compute.instance_type} has {found.gpus} cards"
             raise UserError(
-                f"distribution.ranks_per_host = {layout.ranks_per_host}: {compute.instance_type} has "
-                f"{found.gpus} "
-                f"cards, and NCCL takes one rank a card; give at most {found.gpus}"
+                f"distribution.ranks_per_host = {layout.ranks_per_host}: {limit}, and NCCL takes one rank a "
+                f"card; give at most {self.cards_used}"
             )
         if self.world_size % layout.stages:
             raise UserError(

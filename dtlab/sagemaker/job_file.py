@@ -17,7 +17,7 @@ _DEFAULTS = TrainingJob()
 
 
 def read_job(path: str | Path) -> TrainingJob:
-    """The job in a file; ``source.folder`` is looked for beside it.
+    """The job in a file; ``source.folder`` and ``rehearsal.channels`` are looked for beside it.
 
     Raises:
         UserError: no such file, not TOML, an unknown key, or what the job's tables refuse.
@@ -31,6 +31,9 @@ def read_job(path: str | Path) -> TrainingJob:
         given = _of("", _DEFAULTS, values)
         source = given.get("source", _DEFAULTS.source)
         given["source"] = replace(source, folder=Path(path).parent / source.folder)
+        small = given.get("rehearsal", _DEFAULTS.rehearsal)
+        folders = {name: Path(path).parent / str(folder) for name, folder in small.channels.items()}
+        given["rehearsal"] = replace(small, channels=folders)
         return TrainingJob(**given)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None

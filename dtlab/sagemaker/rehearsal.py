@@ -102,6 +102,13 @@ def rehearse(
             it could be stopped, it takes longer than ``timeout``.
     """
     check_source(job.source.folder, job.source.entry_script)
+    for name, place in job.rehearsal.channels.items():
+        if name not in job.channels:
+            raise UserError(f"rehearsal.channels.{name}: the job has no such channel; name it in [channels]")
+        if not place.is_dir():
+            raise UserError(
+                f"rehearsal.channels.{name} = {str(place)!r}: no such folder ({place.absolute()})"
+            )
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="dtlab-rehearsal-") as scratch:
             return _Stage(job, driver, Path(scratch), timeout, tell).play()
@@ -240,6 +247,10 @@ class _Stage:
         shutil.copyfile(Path(__file__).with_name("bootstrap.py"), code / "bootstrap.py")
         found = {"code": code}
         for name in self.job.channels:
+            own = self.job.rehearsal.channels.get(name)
+            if own is not None:
+                found[name] = own
+                continue
             found[name] = self.root / "data" / name
             write_clicks(found[name], self.job.rehearsal.rows)
         return found

@@ -207,8 +207,10 @@ class Rehearsal:
     hosts: int | None = None
     """Hosts that are played; default: two, or one where the job has one."""
     ranks_per_host: int = 2
+    channels: Mapping[str, Path] = field(default_factory=dict)
+    """Channel -> folder of this machine with small data; in a job file: beside that file."""
     rows: int = 20_000
-    """Rows of the generated click log that stands in for each channel."""
+    """Rows of the generated click log that stands in for each channel without a folder."""
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     """Values that replace those of the job, to make it short."""
 

@@ -118,6 +118,22 @@ def stubbed(session, operation: str, answer: dict, expected: dict):
     return Session(), stub
 
 
+def test_job_for_a_queue_goes_to_batch_and_not_to_sagemaker(session, plan):
+    client = session.client("batch", region_name=REGION)
+    stub = Stubber(client)
+    request = service_job(plan, "my-queue")
+    stub.add_response("submit_service_job", {"jobName": "s0-demo", "jobId": "1", "jobArn": "arn:b"}, request)
+    stub.activate()
+
+    class Session:
+        def client(self, service, **_):
+            return client if service == "batch" else session.client(service, region_name=REGION)
+
+    assert submit(plan, session=Session(), queue=request) == "arn:b"
+    stub.assert_no_pending_responses()
+    assert session.client("sagemaker").list_training_jobs()["TrainingJobSummaries"] == []
+
+
 def test_stop_asks_sagemaker_for_the_job(session):
     made, stub = stubbed(session, "stop_training_job", {}, {"TrainingJobName": "s0-demo"})
     stop("s0-demo", region=REGION, session=made)

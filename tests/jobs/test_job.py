@@ -81,6 +81,15 @@ def test_more_ranks_than_cards_are_refused():
     assert "has 4 cards" in line
 
 
+def test_number_of_gpus_of_the_environment_is_honoured_and_held_against_the_cards():
+    assert TrainingJob(environment={"SM_NUM_GPUS": "2"}).world_size == 2
+    assert TrainingJob(environment={"SM_NUM_GPUS": "0"}).world_size == 1
+    assert "0 to 4" in refused(environment={"SM_NUM_GPUS": "8"})
+    assert "0 to 4" in refused(environment={"SM_NUM_GPUS": "all"})
+    line = refused(environment={"SM_NUM_GPUS": "2"}, distribution={"ranks_per_host": 4})
+    assert "SM_NUM_GPUS = 2" in line
+
+
 def test_stages_that_do_not_divide_the_ranks_are_refused():
     assert "stages = 3: does not divide the 4 ranks" in refused(distribution={"stages": 3})
 
@@ -147,6 +156,11 @@ def job_file(tmp_path: Path, text: str) -> Path:
 def test_source_folder_is_looked_for_beside_the_job_file(tmp_path):
     job = read_job(job_file(tmp_path, '[source]\nfolder = "code"\n'))
     assert job.source.folder == tmp_path / "code"
+
+
+def test_small_data_of_the_rehearsal_is_looked_for_beside_the_job_file(tmp_path):
+    job = read_job(job_file(tmp_path, '[rehearsal.channels]\ntrain = "small"\n'))
+    assert job.rehearsal.channels == {"train": tmp_path / "small"}
 
 
 def test_dotted_names_of_hyperparameters_need_no_quotes(tmp_path):

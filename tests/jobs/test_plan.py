@@ -174,6 +174,14 @@ def test_role_may_write_only_where_the_job_writes(job):
     assert "arn:aws:s3:::data/train/*" in reads["Resource"]
 
 
+def test_rights_are_printed_for_the_role_and_for_its_submitter(capsys):
+    assert main(["sagemaker", "plan", str(JOBS / "s0.toml"), "--rights"]) == 0
+    rights = json.loads(capsys.readouterr().out)
+    assert rights["role"]["trust"]["Statement"][0]["Principal"] == {"Service": "sagemaker.amazonaws.com"}
+    actions = [action for s in rights["submitter"]["Statement"] for action in s["Action"]]
+    assert {"sagemaker:CreateTrainingJob", "iam:PassRole", "s3:PutObject"} <= set(actions)
+
+
 def test_two_submissions_in_one_second_have_two_names(job):
     assert len({unique_name(job, now=0) for _ in range(20)}) > 1
     assert len(unique_name(replace(job, name="a" * 42))) <= 63

@@ -51,6 +51,17 @@ def test_missing_script_is_refused_before_anything_starts(tmp_path):
         rehearse(TrainingJob(source=Source(folder=tmp_path)))
 
 
+def test_small_data_that_is_not_there_or_of_no_channel_is_refused(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    job = TrainingJob(
+        source=Source(folder=tmp_path), rehearsal=Rehearsal(channels={"train": tmp_path / "no"})
+    )
+    with pytest.raises(UserError, match="has no such channel"):
+        rehearse(job)
+    with pytest.raises(UserError, match=f"no such folder .{tmp_path}/no"):
+        rehearse(replace(job, channels={"train": "s3://bucket/train/"}))
+
+
 def test_stages_that_the_ranks_of_a_rehearsal_cannot_hold_are_refused(tmp_path):
     (tmp_path / "train.py").write_text("")
     job = TrainingJob(
