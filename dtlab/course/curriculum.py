@@ -18,6 +18,7 @@ LESSONS: dict[str, LessonInfo] = {
     "07": LessonInfo("Tensor parallel, and the embedding trap", 55),
     "08": LessonInfo("Pipeline parallel", 55),
     "09": LessonInfo("FSDP, ZeRO and hybrid meshes", 60),
+    "10": LessonInfo("Where did the time go?", 55),
     "11": LessonInfo("Feeding the ranks", 50),
     "12": LessonInfo("Debugging clinic", 55),
     "13": LessonInfo("Surviving failure", 55),

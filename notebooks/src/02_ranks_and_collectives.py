@@ -482,7 +482,7 @@ if solved("02-seconds"):
 # a tree or a server makes fewer ranks wait for one another. Then a tree or even the server may beat the ring here.
 #
 # So compare what does not depend on the machine: the bytes and the messages that were *counted* above, and the number of steps. Those are
-# the same on a cluster, where the links are real. Seconds need the links they were fitted on; lesson 10 (planned) fits a better model.
+# the same on a cluster, where the links are real. Seconds need the links they were fitted on; lesson 10 fits a better model.
 #
 # Two things that the choice "parameter server or ring" hides:
 #
@@ -552,7 +552,7 @@ if solved("02-seconds"):
 
 # %% [markdown]
 # A rank of the ring sends 2 x 7 / 8 x 1.28 = 2.24 GB in each step. "Low" would be right if a step computed for much longer than
-# the ring takes, on faster links, or with sparse gradients: lesson 10 (planned) measures the first, lesson 07 builds the last.
+# the ring takes, on faster links, or with sparse gradients: lesson 10 measures the first, lesson 07 builds the last.
 #
 # ## Recap
 

@@ -343,7 +343,7 @@ assert all(len(line.trips) == 3 for line in lines)
 # added to the step.
 #
 # On a machine where ranks share the cores, an all-reduce also takes time from backward. That is why `dtlab.data_parallel` takes
-# one bucket on a CPU and 25 MiB buckets on a GPU. Lesson 10 (planned) measures where the best size lies.
+# one bucket on a CPU and 25 MiB buckets on a GPU. Lesson 10 measures where the best size lies.
 #
 # A hook has a weak spot: a parameter that the loss does not reach never reports, and its bucket never leaves. `data_parallel` names such a parameter
 # before the optimizer steps (lesson 12).
