@@ -52,7 +52,10 @@ def trace_figure(runs: Mapping[str, Sequence[Trace]]) -> Figure:
     shares = [f"{name} {100 * _mean_share(traces):.0f} %" for name, traces in runs.items()]
     fig, panels = new_figure(
         f"Exposed communication, share of the step: {', '.join(shares)}",
-        alt=" ".join(f"{finding(name, traces)}. {_words(traces)}" for name, traces in runs.items()),
+        alt=" ".join(
+            f"{finding(name, traces).replace(' ms', ' milliseconds')}. {_words(traces)}"
+            for name, traces in runs.items()
+        ),
         rows=len(runs),
         size=(9.0, 1.1 + 0.75 * ranks + 0.5 * len(runs)),
         squeeze=False,
@@ -83,8 +86,8 @@ def _words(traces: Sequence[Trace]) -> str:
     for one in traces:
         computes = sum(end - start for start, end in one.compute)
         told.append(
-            f"Rank {one.rank} computes for {computes / 1e3:.1f} ms and nothing hides "
-            f"{one.exposed_us / 1e3:.1f} ms of communication"
+            f"Rank {one.rank} computes for {computes / 1e3:.1f} milliseconds and nothing hides "
+            f"{one.exposed_us / 1e3:.1f} milliseconds of communication"
         )
     return "; ".join(told) + "."
 
@@ -143,7 +146,8 @@ def bucket_figure(exposed: Mapping[str, Mapping[int, tuple[int, int]]]) -> Figur
         + " ".join(
             f"{name}: "
             + ", ".join(
-                f"{_mib(s)} {calls} all-reduces {us / 1e3:.2f} ms" for s, (calls, us) in sizes.items()
+                f"{_mib(s)} {calls} all-reduces {us / 1e3:.2f} milliseconds"
+                for s, (calls, us) in sizes.items()
             )
             + "."
             for name, sizes in exposed.items()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dtlab.cost.collective_fit import fit_link
 from dtlab.cost.collective_time import Link
-from dtlab.figures.collective_time import collective_figure
+from dtlab.figures.collectives import collective_time_figure
 from dtlab.widgets.explorer import explorer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def collective_explorer(
 
     def curve(latency_us: float = alpha, gb_per_second: float = speed) -> Figure:
         link = Link(alpha_seconds=latency_us / 1e6, bytes_per_second=gb_per_second * 1e9)
-        return collective_figure(points, ranks, link)
+        return collective_time_figure(points, link, ranks)
 
     most = max(4 * alpha, 10.0)
     explorer(

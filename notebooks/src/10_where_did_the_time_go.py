@@ -193,7 +193,7 @@ show(trace_figure(runs))
 # ## Build it: exposed communication
 # The course has one step recorded in three ways, with 12 larger layers, on two ranks: in whole microseconds, so that your answer can be compared exactly.
 
-# %% tags=["varies"]
+# %%
 show(trace_figure(recorded_traces()))
 
 # %% tags=["nbval-check-output"]
@@ -238,7 +238,7 @@ if solved("10-exposed"):
             print(f"{travels:6,} us travel, {took:6,} exposed: {took / one.step_us:4.0%} of the step")
 
 # %% [markdown]
-# "One flat" and "in buckets" are the comparison to look at. In buckets something travels for 14 to 16 ms, far longer than the flat one's 2 to 5 ms. And it shows for less, on both ranks together: 3 ms
+# "One flat" and "in buckets" are the comparison to look at. In buckets something travels for 10 to 12 ms, far longer than the flat one's 2 to 5. And it shows for less: on both ranks together 3 ms
 # against 7. A *communication share* must say which of the two it counts.
 #
 # ### Which one does S0 count?
@@ -355,12 +355,12 @@ else:
 # One trap. All ranks must start their buckets in the same order, or rank 0's bucket 2 meets rank 1's bucket 3. Your hooks start them as gradients come, which is the same everywhere for this model. `dtlab.parallel.HandDDP` and torch's DDP keep to the order of the list whatever comes first.
 #
 # ## Build it: what a message costs
-# How many buckets, then? Large ones pay latency seldom, small ones leave early. That needs a model of the time of one all-reduce. First, points. Two ranks on this machine:
+# How many buckets, then? Large ones pay latency seldom, small ones leave early. That needs a model of the time of one all-reduce. First, points: two ranks on this machine, the fastest of 15 tries of each size, which is what it takes when nothing else wants the cores.
 
 
 # %% tags=["varies"]
 def measured(sizes, repeats=15):
-    """[(bytes, median seconds)] of an all-reduce of each size."""
+    """[(bytes, seconds)] of an all-reduce of each size: the fastest of `repeats`."""
     with world() as w:
         tensors, taken = [torch.ones(size // 4) for size in sizes], [[] for _ in sizes]
         for _ in range(repeats + 1):
@@ -369,7 +369,7 @@ def measured(sizes, repeats=15):
                 began = time.perf_counter()
                 dist.all_reduce(tensor)
                 seconds.append(time.perf_counter() - began)
-        return [(size, statistics.median(one[1:])) for size, one in zip(sizes, taken)]
+        return [(size, min(one[1:])) for size, one in zip(sizes, taken)]
 
 
 with running("thirteen sizes on two ranks"):
@@ -415,13 +415,13 @@ check("10-fit", fit)
 
 # %% [markdown]
 # ## Look: time against size
-# Your points and the curve, on logarithmic axes. Move latency and bandwidth and see which part of the curve each of them holds. (Until `10-fit` is solved, the curve is dtlab's own fit.)
+# Your points and the curve, on logarithmic axes. The dashed line is where latency and bandwidth cost the same: what is smaller is worth bundling. Move latency and bandwidth and see which part of the curve each of them holds. (Until `10-fit` is solved, the curve is dtlab's own fit.)
 
 # %% tags=["varies"]
 collective_explorer(mine, 2, fit(mine, 2) if solved("10-fit") else None)
 
 # %% [markdown]
-# How good is it? On the published points of two machines of 8 cards each, beside the textbook's line, fitted to the same points in the same way:
+# How good is it? On the published points of two machines with 16 and 8 cards, beside the textbook's line, fitted to the same points in the same way:
 
 
 # %% tags=["nbval-check-output"]
@@ -532,14 +532,14 @@ if solved("10-bucket"):
             print(f"{name}, {what:13} {count:3} all-reduces, {left:6,} us exposed")
         print(f"  the word embeddings alone: {machines[name](4 * 30522 * 1024):,} us")
 
-# %% tags=["varies"]
+# %%
 if solved("10-bucket"):
     show(bucket_figure({name: dict(list(steps.items())[1:]) for name, steps in chosen.items()}))
 else:
     print("to do: solve 10-bucket, then run this cell again")
 
 # %% [markdown]
-# On the one machine it hardly matters: an all-reduce costs 13 us, and 387 of them hide behind backward, *if* hooks start them. (Starting one has a cost of its own, which this model leaves out.) On the other, with a latency fourteen times as long, 25 MiB, torch's
+# On the one machine it hardly matters: an empty all-reduce costs 13 us, and 387 of them hide behind backward, *if* hooks start them. (Starting one has a cost of its own, which this model leaves out.) On the other, with a latency fourteen times as long, 25 MiB, torch's
 # default, is not bad and 64 MiB is better. And no size gets below the last message: the table of 125 MB comes last and in one piece, and has nothing left to hide behind. The next thing to try is there (lesson 07 sends the touched rows only).
 #
 # ## Build it: topology
@@ -612,7 +612,7 @@ for engine in ("by_hand", "torch"):
 # torch's first step has one bucket. DDP does not know yet in which order gradients come; it watches one backward and then builds its buckets in that order. So a trace of the first step shows no overlap: skip it.
 #
 # ### In a loop, without a trace
-# `step_profile` measures the parts of each step with some ten microseconds of cost, in a loop of yours or in the Trainer. Here rank 1 is late: it works 20 ms longer on each batch.
+# `step_profile` measures the parts of each step with some ten microseconds of cost, in a loop of yours or in the Trainer. Here rank 1 is late: it takes 20 ms longer over each batch.
 
 
 # %% tags=["varies"]

@@ -4,7 +4,6 @@ import pytest
 
 from dtlab.cost.collective_time import Link
 from dtlab.diagnose.step_trace import StepTrace
-from dtlab.figures.collective_time import collective_figure
 from dtlab.figures.step_trace import bucket_figure, trace_figure
 from dtlab.figures.style import alt_text, png
 from dtlab.widgets.collective_time import collective_explorer
@@ -18,13 +17,16 @@ POINTS = [(size, LINK.seconds("all_reduce", 2, size)) for size in (2**10, 2**20,
 def test_each_panel_says_how_much_is_exposed_on_each_rank():
     figure = trace_figure({"a": [HIDDEN, HALF], "b": [HIDDEN]})
     assert alt_text(figure).startswith(
-        "Exposed communication, share of the step: a 25 %, b 0 %. a: step of 1.0 ms"
+        "Exposed communication, share of the step: a 25 %, b 0 %. a: step of 1.0 mill"
     )
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "a: step of 1.0 ms, 1 all-reduce; exposed: rank 0 0 %, rank 1 50 %",
         "b: step of 1.0 ms, 1 all-reduce; exposed: rank 0 0 %",
     ]
-    assert "Rank 1 computes for 0.5 ms and nothing hides 0.5 ms of communication" in alt_text(figure)
+    assert (
+        "Rank 1 computes for 0.5 milliseconds and nothing hides 0.5 milliseconds of communication"
+        in alt_text(figure)
+    )
 
 
 def test_two_lanes_a_rank_with_the_exposed_time_drawn_once():
@@ -47,25 +49,18 @@ def test_the_best_bucket_of_each_network_is_named():
     assert alt_text(figure).startswith(
         "Least exposed: fast with buckets of 1 MiB; slow with buckets of 4 MiB"
     )
-    assert "slow: 1 MiB 9 all-reduces 0.09 ms, 4 MiB 2 all-reduces 0.04 ms." in alt_text(figure)
+    assert "slow: 1 MiB 9 all-reduces 0.09 milliseconds, 4 MiB 2 all-reduces 0.04 milliseconds." in alt_text(
+        figure
+    )
     with pytest.raises(ValueError, match="at least one network"):
         bucket_figure({})
 
 
-def test_the_curve_says_how_far_off_it_is():
-    words = alt_text(collective_figure(POINTS, 2, LINK))
-    assert words.startswith("Latency 100 us, bandwidth 1 GB/s: the curve is 0 % off on average")
-    assert "1 KiB 102 us" not in words  # the model's own: (sqrt(1e-4) + sqrt(1024 / 1e9))**2 is 121 us
-    assert "1 KiB 121 us" in words
-    doubled = [(size, 2 * seconds) for size, seconds in POINTS]
-    assert "50 % off on average" in alt_text(collective_figure(doubled, 2, LINK))
-    with pytest.raises(ValueError, match="at least one"):
-        collective_figure([], 2, LINK)
-
-
 def test_the_explorer_shows_the_fitted_curve_where_nobody_can_move_it(capsys):
     collective_explorer(POINTS, 2)
-    assert "Latency 100 us, bandwidth 1 GB/s" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "All-reduce, 2 ranks: 0% off 3 fitted sizes" in told
+    assert "Latency 100 us, bandwidth 1 GB/s" in told
     collective_explorer(POINTS, 2, (2e-4, 1e9))
     assert "Latency 200 us" in capsys.readouterr().out
 
