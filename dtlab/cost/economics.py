@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from dtlab.cost.billing import BillKind, cost, gpus_to_instances
 from dtlab.cost.catalogue import DEFAULT_REGION
+from dtlab.cost.presets import Preset
+from dtlab.cost.step_time import step_time
+from dtlab.cost.strategy import Strategy
 from dtlab.errors import UserError
 
 
@@ -52,6 +55,28 @@ def measured_on(instance: str, samples_per_second: Mapping[int, float]) -> list[
         Measured(instance, gpus_to_instances(instance, gpus).instances, gpus, speed)
         for gpus, speed in sorted(samples_per_second.items())
     ]
+
+
+def predicted_on(
+    instance: str, model: str | Preset, batch_per_gpu: int, gpus: Sequence[int]
+) -> list[Measured]:
+    """Setups of one machine type with the samples per second that `step_time` predicts for plain DDP.
+
+    For other ways to cut the model, and for the best of them, see `planner`.
+
+    Args:
+        model: a preset or its name; its samples are images, rows or sequences.
+        batch_per_gpu: samples of a step on each card, so that the global batch grows with the cards.
+
+    >>> setups = predicted_on("ml.g5.12xlarge", "ResNet-50", 64, [1, 4])
+    >>> [setup.gpus for setup in setups], setups[1].samples_per_second > setups[0].samples_per_second
+    ([1, 4], True)
+    """
+    found = {}
+    for ranks in gpus:
+        strategy = Strategy(dp_replicate=ranks, micro_batch=batch_per_gpu, precision="amp")
+        found[ranks] = step_time(model, strategy, instance).samples_per_second
+    return measured_on(instance, found)
 
 
 def economics(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dtlab.cost.economics import Measured, cheapest, economics, fastest, measured_on
+from dtlab.cost.economics import Measured, cheapest, economics, fastest, measured_on, predicted_on
 from dtlab.cost.source_table import s0_table, split
 from dtlab.errors import UserError
 
@@ -44,6 +44,15 @@ def test_deadline_and_budget_choose_differently():
         fastest(rows, budget_usd=10)
 
 
+def test_predicted_setups_are_priced_like_measured_ones():
+    setups = predicted_on("ml.g5.12xlarge", "BERT-large", 4, [1, 4, 8])
+    rows = economics(setups, samples_per_epoch=100_000)
+    assert [(row.setup.gpus, row.setup.instances) for row in rows] == [(1, 1), (4, 1), (8, 2)]
+    assert rows[0].efficiency == 1.0
+    assert 0 < rows[2].efficiency < rows[1].efficiency < 1
+    assert rows[1].usd_per_epoch < rows[0].usd_per_epoch, "three of four cards idle in the first"
+
+
 def test_table_of_the_source_recomputed():
     rows = s0_table()
     assert [row.usd_per_epoch for row in rows] == pytest.approx([9.05, 7.59, 8.45], abs=0.005)
@@ -73,6 +82,8 @@ def test_cache_and_cards_are_two_factors_of_the_speed_up():
         (lambda: economics(measured_on("g5.xlarge", {1: 10.0}), 10, epochs=-1), "epochs=-1"),
         (lambda: economics(measured_on("g5.xlarge", {1: 0.0}), 10), "samples_per_second=0"),
         (lambda: measured_on("g5.xlarge", {0: 1.0}), "gpus=0"),
+        (lambda: predicted_on("g5.xlarge", "BERT-large", 0, [1]), "micro_batch = 0"),
+        (lambda: predicted_on("g5.xlarge", "BERT-lrge", 1, [1]), "BERT-large"),
         (lambda: measured_on("m5.xlarge", {1: 1.0}), "no GPU"),
         (lambda: economics([Measured("g5.xlarge", 1, 0, 1.0)], 10), "gpus=0"),
         (lambda: economics([Measured("g5.xlarge", 0, 1, 1.0)], 10), "count=0"),
