@@ -25,11 +25,18 @@ _HOME = {
     "all_agree": "dtlab.ranks.agreement",
     "traffic": "dtlab.collectives.traffic_counter",
     "GlobalBatchSampler": "dtlab.data.sampler",
+    "Batch": "dtlab.data.batch",
     "Loader": "dtlab.data.loader",
+    "data_loader": "dtlab.data.torch_adapter",
     "load_dataset": "dtlab.data.datasets",
     "data_parallel": "dtlab.parallel.ddp",
     "Trainer": "dtlab.train.trainer",
     "TrainConfig": "dtlab.train.config",
+    "Schedule": "dtlab.train.schedule",
+    "ScheduleConfig": "dtlab.train.config_schedule",
+    "EarlyStopping": "dtlab.train.stopping",
+    "Checkpointer": "dtlab.train.checkpoint",
+    "pick_precision": "dtlab.train.precision",
     "doctor": "dtlab.diagnose.doctor",
 }
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import get_args
 
-from cyclopts import App, ArgumentCollection, CycloptsError
+from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError
 from cyclopts.config import Dict
 
 from dtlab import __version__
@@ -66,16 +66,17 @@ app.command("dtlab.course.__main__:app", name="course", help="Build, verify and 
 
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run ``dtlab`` with ``tokens`` (default: the command line) and return the exit code."""
-    words = list(sys.argv[1:] if tokens is None else tokens)
+    words = _with_joined_answers(list(sys.argv[1:] if tokens is None else tokens))
     try:
         refuse_unreadable(os.environ)
         words = _written_out(words)
         file = _config_file(words)
-        app.config = _whole_numbers if file is None else (file, _whole_numbers)
+        app.config = _plain_words if file is None else (file, _plain_words)
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
         if file is None and bound.arguments.get("config_file") is not None:
             raise UserError(
-                f"config file = {str(bound.arguments['config_file'])!r}: must come right after {words[0]!r}"
+                f"config file = {str(bound.arguments['config_file'])!r}: must come right after {words[0]!r}; "
+                "if it is meant as a value, put its flag before it, once for each value"
             )
     except (CycloptsError, UserError, ValueError, TypeError) as error:
         # Under a launcher every rank reads the same words: one of them says what is wrong.
@@ -172,9 +173,18 @@ def _config_file(words: list[str]) -> Dict | None:
     return Dict({words[0]: read_config_file(words[1])}, source=words[1])
 
 
-def _whole_numbers(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Refuse 1.5 where a whole number belongs, from flags and file alike: cyclopts would round it."""
+def _plain_words(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Refuse what cyclopts would take for something else, from flags and file alike.
+
+    Nothing, as in ``--run.folder "$UNSET"``: it would be the working directory. A null byte, which no name
+    has. 1.5 where a whole number belongs: it would be rounded.
+    """
     for argument in arguments:
+        for token in argument.tokens:
+            if token.value == "" and token.implicit_value is UNSET:
+                raise UserError(f"{_field(argument)} = '': is empty; give a value, or leave it out")
+            if "\0" in token.value:
+                raise UserError(f"{_field(argument)} = {token.value!r}: has a null byte; leave it out")
         if not _holds_whole_numbers(argument.hint):
             continue
         for token in argument.tokens:
@@ -185,8 +195,27 @@ def _whole_numbers(_app: App, _commands: tuple[str, ...], arguments: ArgumentCol
             except ValueError:
                 continue  # cyclopts says so better
             if not is_whole:
-                field = argument.name.lstrip("-").replace("-", "_")
-                raise UserError(f"{field} = {token.value}: give a whole number")
+                raise UserError(f"{_field(argument)} = {token.value}: give a whole number")
+
+
+def _field(argument: Argument) -> str:
+    return argument.name.lstrip("-").replace("-", "_")
+
+
+def _with_joined_answers(words: list[str]) -> list[str]:
+    """``--run.refit false`` as ``--run.refit=false``: a flag for yes or no takes no second word.
+
+    >>> _with_joined_answers(["train", "--run.refit", "False", "--optim.lr", "1"])
+    ['train', '--run.refit=False', '--optim.lr', '1']
+    """
+    joined: list[str] = []
+    for word in words:
+        is_answer = word.lower() in ("true", "false", "yes", "no")
+        if is_answer and joined and joined[-1].startswith("--") and "=" not in joined[-1]:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def _holds_whole_numbers(hint: object) -> bool:

@@ -15,6 +15,7 @@ Taught in lesson 04; used wherever a larger data set than flights is wanted.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from dtlab.errors import UserError
 GENERATOR = 1  # raise it when a change here changes the generated rows
 LABELS = ("click", "favourite", "purchase")
 CHUNK = 131_072
+_LEAST_BYTES = 16  # of a row on the disk; a log of some size has about 20
 
 NUM_USERS, NUM_ITEMS, NUM_CATEGORIES, NUM_AGES = 20_000, 5_000, 24, 7
 DEVICES = ("desktop", "phone", "tablet", "tv")
@@ -227,6 +229,12 @@ def source_key(rows: int, seed: int) -> str:
 
 def build(folder: Path, rows: int, seed: int) -> dict[str, Any]:
     """Write the three splits (8 : 1 : 1 by a hash of the row number) as shards; for ``prepare``."""
+    free = shutil.disk_usage(folder).free
+    if rows * _LEAST_BYTES > free:
+        raise UserError(
+            f"data.rows = {rows}: needs {rows * _LEAST_BYTES / 1e9:,.0f} GB or more, and data.root has "
+            f"{free / 1e9:,.0f} GB free; take fewer rows, or another data.root"
+        )
     best = {label: AucOfTruth() for label in LABELS}
     writers = [ShardWriter(folder, split) for split in ("train", "validation", "test")]
     for chunk in generate(rows, seed):

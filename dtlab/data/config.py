@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from dtlab.errors import UserError
+from dtlab.settings_types import settle_types
 
 MOST_BUCKETS = 2**31 - 1
 
@@ -68,6 +69,7 @@ class DataConfig:
     """Entries of the cache that are older are rebuilt, by one process; 24 is usual for daily data."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "data")
         for name in ("validation_fraction", "test_fraction"):
             value = getattr(self, name)
             if not 0 < value < 1:

@@ -82,6 +82,7 @@ def local_rows(
     >>> rows.tolist(), sizes
     ([1, 3, 5], [2, 1])
     """
+    global_batch = min(global_batch, max(1, len(order)))  # a larger one is the same batch
     full = len(order) // global_batch
     whole = order[: full * global_batch].reshape(full, global_batch)[:, rank::world_size]
     sizes = [whole.shape[1]] * full

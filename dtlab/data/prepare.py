@@ -33,7 +33,7 @@ MANIFEST = "manifest.json"
 # Errors that speak of the place: another one helps.
 _PLACE = (
     errno.EEXIST, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EROFS,
-    errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EFBIG,
+    errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EFBIG, errno.ENODEV, errno.EIO,
 )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def prepare(
     if manifest is not None:
         return manifest
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        _make(folder.parent)
         with lock(folder.parent / f".{folder.name}.lock"):
             manifest = _usable(folder, usable)  # another process may have built it while this one waited
             return manifest if manifest is not None else _build(folder, build)
@@ -98,6 +98,13 @@ def prepare(
                 f"cannot prepare data in {folder}: {error.strerror or error}; {way}choose another data.root"
             ) from error
         raise
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:  # below /proc, or with a dangling link on the way
+        raise OSError(errno.ENOTDIR, error.strerror) from error
 
 
 def load_prepared(

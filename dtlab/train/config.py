@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from dtlab.data.config import DataConfig
 from dtlab.errors import UserError
+from dtlab.settings_types import settle_types
 from dtlab.train.config_core import CheckpointConfig, PrecisionConfig, StoppingConfig
 from dtlab.train.config_parallel import ParallelConfig
 from dtlab.train.config_schedule import ScheduleConfig
@@ -25,8 +26,12 @@ def _require(fine: bool, name: str, value: Any, fix: str) -> None:
         raise UserError(f"{name} = {value!r}: {fix}")
 
 
+_MOST_RATE = 1e30  # float32 ends at 3e38, and an optimizer multiplies
+_MOST_WIDTH, _MOST_LAYERS = 2**31 - 1, 10_000
+
+
 def _finite(value: float) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+    return math.isfinite(value) and abs(value) <= _MOST_RATE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +54,16 @@ class ModelConfig:
     """Tokens of a sample (GPT)."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "model")
         for name in ("dim", "num_layers", "num_heads", "sequence"):
             value = getattr(self, name)
-            _require(value is None or value >= 1, f"model.{name}", value, "must be at least 1")
-        _require(all(width >= 1 for width in self.hidden), "model.hidden", self.hidden, "widths start at 1")
+            most = _MOST_LAYERS if name == "num_layers" else _MOST_WIDTH
+            fits = value is None or 1 <= value <= most
+            _require(fits, f"model.{name}", value, f"must be at least 1, and at most {most:,}")
+        fits = len(self.hidden) > 0 and all(1 <= width <= _MOST_WIDTH for width in self.hidden)
+        _require(
+            fits, "model.hidden", self.hidden, "give one width or more, from 1 on, for example 64 and 32"
+        )
         for name in ("dropout", "embedding_dropout"):
             value = getattr(self, name)
             _require(0 <= value < 1, f"model.{name}", value, "must lie in [0, 1)")
@@ -80,18 +91,24 @@ class OptimConfig:
     """Epochs without a better validation AUC before training stops."""
 
     def __post_init__(self) -> None:
-        _require(_finite(self.lr) and self.lr > 0, "optim.lr", self.lr, "must be positive, for example 1e-3")
+        settle_types(self, "optim")
+        _require(
+            _finite(self.lr) and self.lr > 0,
+            "optim.lr",
+            self.lr,
+            "must be above 0 and at most 1e30, for example 1e-3",
+        )
         _require(
             _finite(self.weight_decay) and self.weight_decay >= 0,
             "optim.weight_decay",
             self.weight_decay,
-            "must be 0 or more",
+            "must be 0 or more and at most 1e30",
         )
         if self.micro_batch is not None:
             _require(self.micro_batch >= 1, "optim.micro_batch", self.micro_batch, "must be at least 1")
         if self.clip is not None:
             fine = _finite(self.clip) and self.clip > 0
-            _require(fine, "optim.clip", self.clip, "must be positive, for example 1.0")
+            _require(fine, "optim.clip", self.clip, "must be above 0 and at most 1e30, for example 1.0")
         for name in ("global_batch", "max_epochs", "patience"):
             _require(getattr(self, name) >= 1, f"optim.{name}", getattr(self, name), "must be at least 1")
 
@@ -128,6 +145,7 @@ class RunConfig:
     """Stop after this many optimizer steps, however many epochs that is."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "run")
         _require(0 <= self.seed < 2**31, "run.seed", self.seed, "must be a whole number from 0 to 2**31 - 1")
         for name in ("log_every", "eval_batch"):
             _require(getattr(self, name) >= 1, f"run.{name}", getattr(self, name), "must be at least 1")
@@ -155,6 +173,12 @@ class TrainConfig:
     stopping: StoppingConfig = field(default_factory=StoppingConfig)
     run: RunConfig = field(default_factory=RunConfig)
 
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            table, kind = getattr(self, entry.name), entry.default_factory
+            fix = f"give a {getattr(kind, '__name__', kind)}, or use TrainConfig.from_dict"
+            _require(isinstance(table, kind), entry.name, table, fix)  # type: ignore[arg-type]
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values: paths become text."""
         return _plain(asdict(self))
@@ -163,20 +187,19 @@ class TrainConfig:
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
         """Read back what :meth:`to_dict` wrote (lists become tuples, folders become paths)."""
         kinds = {entry.name: entry.default_factory for entry in fields(cls)}
+        for table in values:
+            _require(table in kinds, table, values[table], f"no such table; there are {', '.join(kinds)}")
         return cls(**{table: _built(kind, table, values) for table, kind in kinds.items()})
 
 
 def _built(kind: Any, table: str, values: dict[str, Any]) -> Any:
     raw = values.get(table, {})
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items()}
+    _require(isinstance(raw, dict), table, raw, "give a table of settings")
     known = {entry.name for entry in fields(kind)}
-    for name in given:
+    for name in raw:
         if name not in known:
             raise UserError(f"{table}.{name}: no such field; there are {', '.join(sorted(known))}")
-    for name in ("output", "folder"):
-        if table == "run" and given.get(name) is not None:
-            given[name] = Path(str(given[name]))
-    return kind(**given)
+    return kind(**raw)
 
 
 def _plain(value: Any) -> Any:

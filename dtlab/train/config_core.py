@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from dtlab.errors import UserError
+from dtlab.settings_types import settle_types
 
 Format = Literal["auto", "fp32", "bf16", "fp16"]
 Policy = Literal["stop", "skip", "roll_back"]
@@ -15,6 +17,20 @@ Policy = Literal["stop", "skip", "roll_back"]
 def _require(fine: bool, name: str, value: Any, fix: str) -> None:
     if not fine:
         raise UserError(f"{name} = {value!r}: {fix}")
+
+
+_EXAMPLE = "http://127.0.0.1:1338/notice"
+
+
+def _is_address(text: str) -> bool:
+    """Whether somebody can be asked there: what cannot be reached would be taken for "no notice"."""
+    try:
+        parts = urlsplit(text)
+        return text == "ec2" or (
+            parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        )
+    except ValueError:  # a port above 65535, a bracket that is not closed
+        return False
 
 
 def _positive(table: str, values: Any, names: tuple[str, ...], example: str) -> None:
@@ -37,9 +53,7 @@ class PrecisionConfig:
     """Compile the model with torch.compile; the first step takes long, later ones less."""
 
     def __post_init__(self) -> None:
-        _require(
-            self.name in get_args(Format), "precision.name", self.name, "choose auto, fp32, bf16 or fp16"
-        )
+        settle_types(self, "precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +77,12 @@ class CheckpointConfig:
     """Address asked every 5 seconds for the notice of a spot host; ec2 stands for EC2's own."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "checkpoint")
         _positive("checkpoint", self, ("every_steps", "every_seconds", "grace_seconds"), "60")
         _require(self.keep >= 1, "checkpoint.keep", self.keep, "must be at least 1")
-        _require(
-            self.on_failure in ("raise", "warn"), "checkpoint.on_failure", self.on_failure, "raise or warn"
-        )
+        if self.spot_notice is not None:
+            fix = f"give ec2, or an address such as {_EXAMPLE}"
+            _require(_is_address(self.spot_notice), "checkpoint.spot_notice", self.spot_notice, fix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +102,7 @@ class StoppingConfig:
     """What a gradient that is not finite does: stop, skip the step, or roll_back to weights of before."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "stopping")
         _positive("stopping", self, ("patience_samples", "max_seconds", "max_usd"), "100")
         fine = isinstance(self.min_delta, int | float) and math.isfinite(self.min_delta)
         _require(fine and self.min_delta >= 0, "stopping.min_delta", self.min_delta, "must be 0 or more")
-        _require(
-            self.non_finite in get_args(Policy),
-            "stopping.non_finite",
-            self.non_finite,
-            "choose stop, skip or roll_back",
-        )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from dtlab.errors import UserError
+from dtlab.settings_types import settle_types
 
+_MOST = 1e15  # steps, epochs and rates end far below
 Kind = Literal["constant", "cosine", "linear", "step", "plateau"]
 Rule = Literal["none", "linear", "sqrt"]
 Unit = Literal["step", "epoch"]
@@ -46,12 +48,22 @@ class ScheduleConfig:
     """Global batch for which the rate was chosen; scaling needs it."""
 
     def __post_init__(self) -> None:
-        _choice("kind", self.kind, get_args(Kind))
-        _choice("unit", self.unit, get_args(Unit))
-        _choice("scaling", self.scaling, get_args(Rule))
-        _choice("plateau_mode", self.plateau_mode, ("min", "max"))
-        _require(_finite(self.warmup) and self.warmup >= 0, "warmup", self.warmup, "must be 0 or more")
-        _require(_finite(self.min_lr) and self.min_lr >= 0, "min_lr", self.min_lr, "must be 0 or more")
+        settle_types(self, "schedule")
+        _require(
+            _finite(self.warmup) and self.warmup >= 0,
+            "warmup",
+            self.warmup,
+            "must be 0 or more, at most 1e15",
+        )
+        _require(
+            _finite(self.min_lr) and self.min_lr >= 0,
+            "min_lr",
+            self.min_lr,
+            "must be 0 or more, at most 1e15",
+        )
+        if self.step_every is not None:
+            fine = _finite(self.step_every) and self.step_every > 0
+            _require(fine, "step_every", self.step_every, "must be above 0, at most 1e15, for example 30")
         for name in ("warmup", "step_every"):
             value = getattr(self, name)
             if self.unit == "step" and value is not None:
@@ -60,7 +72,7 @@ class ScheduleConfig:
                 )
         if self.kind == "step":
             _require(
-                self.step_every is not None and _finite(self.step_every) and self.step_every > 0,
+                self.step_every is not None,
                 "step_every",
                 self.step_every,
                 f"kind = 'step' needs how many {self.unit}s each rate is kept, for example 30",
@@ -87,13 +99,9 @@ class ScheduleConfig:
 
 
 def _finite(value: float) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    return math.isfinite(value) and abs(value) <= _MOST
 
 
 def _require(fine: bool, name: str, value: object, fix: str) -> None:
     if not fine:
         raise UserError(f"schedule.{name} = {value!r}: {fix}")
-
-
-def _choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    _require(value in allowed, name, value, f"choose {', '.join(allowed[:-1])} or {allowed[-1]}")

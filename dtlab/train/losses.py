@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,6 +50,57 @@ def require_sum(loss: object) -> None:
         raise UserError(
             f"loss returned a tensor without a graph: {fix} that no detach() or no_grad() cut off"
         )
+
+
+def require_no_mean(loss: Tensor) -> None:
+    """Refuse a mean over the rows, which the trainer would divide by the rows once more.
+
+    It looks at how the loss was made and costs nothing: ``loss.mean() * len(batch)``, a sum again, passes.
+
+    Raises:
+        UserError: the loss, or a term of it, is a mean.
+
+    >>> require_no_mean(torch.ones(2, requires_grad=True).sum())
+    """
+    open_nodes = [(loss.grad_fn, 0)]
+    while open_nodes:
+        node, depth = open_nodes.pop()
+        if node is None or depth > _MOST_TERMS:
+            continue
+        kind = type(node).__name__
+        if kind.startswith("MeanBackward") or getattr(node, "_saved_reduction", None) == _MEAN:
+            raise UserError(
+                f"loss returned a mean over the rows ({kind}): return their sum, for example with "
+                "reduction='sum'; the trainer divides by the rows of the global batch"
+            )
+        if kind.startswith(_TERMS):
+            open_nodes += [(inner, depth + 1) for inner, _ in node.next_functions]
+
+
+class CheckedLoss:
+    """The loss sum of every micro-batch on its way to backward: what is none is refused."""
+
+    def __init__(self) -> None:
+        self._is_known = False
+
+    def __call__(self, loss: Any, rows: int) -> Tensor:
+        """``loss`` with the shape [], for a batch of ``rows`` rows.
+
+        Raises:
+            UserError: see :func:`require_sum` and :func:`require_no_mean`.
+        """
+        require_sum(loss)
+        if not self._is_known and rows > 1:  # of one row the mean is the sum
+            require_no_mean(loss)
+            self._is_known = True
+        checked: Tensor = loss if loss.dim() == 0 else loss.reshape(())
+        return checked
+
+
+_MEAN = 1  # torch's number for reduction="mean"
+_MOST_TERMS = 8
+# What adds terms up, or changes only how a number is held.
+_TERMS = ("AddBackward", "SubBackward", "ToCopyBackward", "ViewBackward", "ReshapeAlias", "SqueezeBackward")
 
 
 class MeanLoss:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from dtlab.data.batch import Batch
 from dtlab.data.evaluate import ById, gather_by_id
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_whole
 from dtlab.parallel.sharded import local_part
 from dtlab.ranks import agreement
+from dtlab.train.modes import kept_modes
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def rank_batches(
     >>> [part.tolist() for part in rank_batches(5, 2)]
     [[0, 1], [2, 3], [4]]
     """
+    require_whole("batch", batch, 1, "rows")
     rank = agreement.rank() if part is None else part
     size = agreement.world_size() if parts is None else parts
     each, most = max(1, batch // size), -(-rows // size)
@@ -75,8 +77,6 @@ def score(
 
     >>> score(model, dataset.test)["logits"]  # doctest: +SKIP
     """
-    was_training = model.training
-    model.eval()
     weight = local_part(next(iter(model.parameters())))
     if isinstance(table, Batch):
         whole = table
@@ -84,7 +84,8 @@ def score(
     else:
         pieces = table
     ids, logits, labels = [torch.empty(0, dtype=torch.int64)], [weight.new_empty(0)], [torch.empty(0)]
-    try:
+    with kept_modes(model):
+        model.eval()
         for piece in pieces:
             ids.append(piece.ids.cpu())
             labels.append(torch.full((len(piece),), math.nan) if piece.labels is None else piece.labels.cpu())
@@ -92,8 +93,6 @@ def score(
             logits.append(model(piece.categorical, piece.dense))
             if between is not None and between():
                 raise Left
-    finally:
-        model.train(was_training)
     return gather_by_id(torch.cat(ids), logits=torch.cat(logits).cpu(), labels=torch.cat(labels))
 
 

@@ -14,7 +14,7 @@ import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from dtlab.errors import UserError
 from dtlab.files import appears_whole
@@ -95,9 +95,7 @@ class Record:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._start = time.monotonic()
-        if folder:
-            _drop_torn_line(folder / RECORD)
-        self._file = open(folder / RECORD, "a", encoding="utf-8") if folder else None  # noqa: SIM115
+        self._file = None if folder is None else _opened(folder / RECORD)
 
     def write(self, event: str, **values: Any) -> None:
         if self._file is None:
@@ -110,6 +108,17 @@ class Record:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        _drop_torn_line(path)
+        return open(path, "a", encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"run record {str(path)!r}: {error.strerror}; give run.folder or run.output a place that can be "
+            "written"
+        ) from None
 
 
 def _drop_torn_line(path: Path) -> None:

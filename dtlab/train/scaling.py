@@ -15,6 +15,7 @@ from typing import Any
 
 from dtlab.errors import DtlabWarning, UserError
 
+MOST_RATE = 1e30  # float32 ends at 3e38, and an optimizer multiplies
 RULES = ("none", "linear", "sqrt")
 _ADAPTIVE = ("adam", "rmsprop", "adagrad")
 
@@ -82,7 +83,13 @@ def scaled_lr(
             stacklevel=2,
         )
     factor = global_batch / base_batch
-    return base_lr * (factor if rule == "linear" else math.sqrt(factor))
+    lr = base_lr * (factor if rule == "linear" else math.sqrt(factor))
+    if not 0 < lr <= MOST_RATE:
+        raise UserError(
+            f"base_batch = {base_batch!r}: scaling {rule!r} makes {lr:g} of the rate {base_lr:g} for a "
+            f"global batch of {global_batch}; give the batch for which the rate was chosen"
+        )
+    return lr
 
 
 def _name_of(optimizer: Any) -> str:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dtlab.data.draws import preserved
+from dtlab.train.modes import kept_modes
 
 __all__ = ["settle_buckets"]
 
@@ -35,16 +36,14 @@ def settle_buckets(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Non
     """
     if not isinstance(model, DistributedDataParallel):
         return
-    was_training = model.training
     kept = [(buffer, buffer.detach().clone()) for buffer in model.module.buffers()]
     cards = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-    with preserved(), torch.random.fork_rng(devices=cards, enabled=bool(cards)):
+    with preserved(), kept_modes(model), torch.random.fork_rng(devices=cards, enabled=bool(cards)):
         model.train()
         # The first backward notes the order of arrival, the second forward builds the buckets.
         for _ in range(2):
             (loss(model) * 0.0).backward()  # type: ignore[no-untyped-call]
             model.zero_grad(set_to_none=True)
-    model.train(was_training)
     with torch.no_grad():
         for buffer, before in kept:
             buffer.copy_(before)

@@ -24,7 +24,7 @@ from dtlab.errors import UserError
 from dtlab.parallel.ddp import no_sync, unwrap
 from dtlab.ranks.seeds import mix
 from dtlab.train.flags import Flags
-from dtlab.train.losses import Loss
+from dtlab.train.losses import CheckedLoss, Loss
 from dtlab.train.non_finite import NonFinite
 from dtlab.train.precision import Precision, StepOutcome
 from dtlab.train.schedule import Schedule
@@ -76,10 +76,6 @@ class FullStep:
         rank: int,
         world_size: int,
     ) -> None:
-        if micro_batch is not None and micro_batch < 1:
-            raise UserError(f"micro_batch = {micro_batch!r}: must be at least 1 row, or None")
-        if clip is not None and not clip > 0:
-            raise UserError(f"clip = {clip!r}: must be a positive norm, for example 1.0, or None")
         self.model, self.optimizer = model, optimizer
         self.precision, self.clip, self.schedule, self.micro_batch = precision, clip, schedule, micro_batch
         self.counted = 0.0
@@ -93,6 +89,7 @@ class FullStep:
         self._named = [(names.get(id(parameter), ""), parameter) for parameter in parameters]
         self._parameters = parameters
         self._factors: dict[tuple[float, torch.dtype], Tensor] = {}
+        self.check = CheckedLoss()
 
     @property
     def applied(self) -> bool:
@@ -100,8 +97,6 @@ class FullStep:
         return self.outcome is not None and self.outcome.applied
 
     def __call__(self, batch: Batch, rows: int, step: int) -> Tensor:
-        if rows < 1:
-            raise ValueError(f"rows = {rows}: a step needs at least one row over all ranks")
         self._non_finite.before(step)
         if self._count is not None:
             self.counted = float(self._count(batch))
@@ -123,7 +118,7 @@ class FullStep:
         for number, piece in enumerate(pieces, start=1):
             with nullcontext() if number == len(pieces) else no_sync(self.model):
                 with self.precision.autocast():
-                    loss = self._loss(self.model, piece)
+                    loss = self.check(self._loss(self.model, piece), len(piece))
                 if factor is None:
                     factor = self._factor(rows, step, loss)
                 self.precision.scale(loss).backward(factor)

@@ -17,13 +17,14 @@ from torch.optim import Optimizer
 
 from dtlab.data.batch import Batch
 from dtlab.data.stream_loader import AnyLoader
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_whole
 from dtlab.parallel.communication import AllReduceClock
 from dtlab.parallel.ddp import data_parallel, unwrap
 from dtlab.parallel.pipelined_model import PipelinedModel
 from dtlab.parallel.sampled_communication import SampledClock
 from dtlab.parallel.sharded import local_part
 from dtlab.ranks import agreement
+from dtlab.train.arguments import check_arguments, check_rows
 from dtlab.train.flags import Flags
 from dtlab.train.layout import RunLayout
 from dtlab.train.losses import Loss, binary_cross_entropy
@@ -105,8 +106,10 @@ class Trainer:
         show_progress: bool | None = None,
         layout: RunLayout | None = None,
     ) -> None:
-        if log_every < 1:
-            raise UserError(f"log_every = {log_every}: must be at least 1 step")
+        check_arguments(
+            model, optimizer, loss=loss, clip=clip, schedule=schedule, micro_batch=micro_batch, count=count,
+            seed=seed, log_every=log_every,
+        )  # fmt: skip
         self.layout = layout if layout is not None and layout.mesh is not None else None
         """None for data parallelism alone, where every rank holds the whole model."""
         if self.layout is None:
@@ -155,6 +158,7 @@ class Trainer:
             world_size=self._parts,
         )  # fmt: skip
         is_lean = is_lean and all(option is None for option in (clip, micro_batch, count, seed))
+        self._check = full.check
         self.full = None if is_lean else full
         """The step with everything, or None where nothing but the plain step was asked for."""
         self._on_batch, self._on_reading, self._log_every = on_batch, on_reading, log_every
@@ -168,6 +172,8 @@ class Trainer:
         Raises:
             NonFiniteError: on every rank, see ``non_finite``.
         """
+        if isinstance(batch, Batch):
+            check_rows(batch, rows)
         if isinstance(self.clock, SampledClock):
             with self.clock.step():
                 return self._step(batch, rows)
@@ -180,7 +186,7 @@ class Trainer:
             return total
         for parameter in self._parameters:
             parameter.grad = None
-        loss = self._loss(self.model, batch)
+        loss = self._check(self._loss(self.model, batch), len(batch))
         # The ranks' gradients are averaged, so each rank's sum is scaled by ranks / rows. Handing the factor
         # to backward costs no extra operation in the graph.
         loss.backward(self._scales.get(rows) if rows in self._scales else self._scale(rows))
@@ -189,8 +195,6 @@ class Trainer:
         return loss.detach()
 
     def _scale(self, rows: int) -> Tensor:
-        if rows < 1:
-            raise ValueError(f"rows = {rows}: a step needs at least one row over all ranks")
         scale = torch.tensor(self._parts / rows, device=self._device, dtype=self._dtype)
         self._scales[rows] = scale
         return scale
@@ -218,15 +222,21 @@ class Trainer:
             NonFiniteError: on every rank, when the loss is not finite and the policy is to stop.
             UserError: this rank is out of memory, or ``max_steps`` is negative.
         """
-        if max_steps is not None and max_steps < 0:
-            raise UserError(f"max_steps = {max_steps}: give 0 or more steps, or None for the whole epoch")
+        if max_steps is not None:
+            require_whole("max_steps", max_steps, 0, "steps (or None for the whole epoch)")
+        if not hasattr(getattr(loader, "sampler", None), "steps_left"):
+            raise UserError(
+                f"loader = a {type(loader).__name__}: give a dtlab.Loader, or data_loader(dataset, sampler) "
+                "for a torch data set; another loader's batches go to trainer.step(batch, rows)"
+            )
         epoch = loader.sampler.epoch
         total = loader.sampler.steps_left if max_steps is None else min(loader.sampler.steps_left, max_steps)
         meter, tally = Meter(self.clock, loader), self.tally
         progress = Progress(total, label or f"epoch {epoch + 1}", show=self._show)
         tally.begin(meter)
         steps, finished = 0, True
-        self.model.train()
+        if not self.model.training:  # else parts that the user froze by eval() stay so
+            self.model.train()
         try:
             for batch, rows in global_steps(loader, total):
                 if self._on_batch is not None:
@@ -300,6 +310,15 @@ class Trainer:
         return {"steps_done": self.steps_done, "samples": self.samples, "sums": self.tally.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
+        """Go on counting.
+
+        Raises:
+            UserError: the state is not that of a trainer.
+        """
+        expected = {"steps_done", "samples", "sums"}
+        if set(state) != expected:
+            raise UserError(
+                f"trainer state has the keys {sorted(state)}; it needs exactly {sorted(expected)}"
+            )
         self.steps_done, self.samples = int(state["steps_done"]), int(state["samples"])
         self.tally.load_state_dict(state["sums"])

@@ -104,11 +104,42 @@ def test_key_where_a_table_belongs(capsys, tmp_path):
         (["--data.seed", "-1"], ["data.seed", "-1"]),
         (["--nproc", "two"], ["nproc", "two"]),
         (["--optim.lrr", "1"], ["--optim.lrr", "--optim.lr"]),
+        (["--optim.lr", "1e38"], ["optim.lr", "1e+38", "1e30"]),
+        (["--optim.global-batch", "9" * 25], ["optim.global_batch", "64 bits"]),
+        (["--model.num-layers", "9" * 12], ["model.num_layers", "10,000"]),
+        (["--schedule.step-every", "nan"], ["schedule.step_every", "nan"]),
+        (["--schedule.step-every", "inf"], ["schedule.step_every", "inf"]),
+        (["--schedule.warmup", "1e300", "--schedule.unit=epoch"], ["schedule.warmup", "1e+300"]),
+        (["--checkpoint.spot-notice", "yes"], ["checkpoint.spot_notice", "yes", "ec2"]),
+        (["--run.refit", "maybe"], ["maybe", "put its flag before it"]),
+        (["--model.hidden", "64", "32"], ["32", "once for each value"]),
     ],
 )
 def test_value_that_the_configuration_refuses(capsys, words, named):
     line = refused(capsys, "train", *words)
     assert all(word in line for word in named), line
+
+
+@pytest.mark.parametrize("field", ["run.folder", "run.output", "data.root", "data.path", "data.categorical"])
+def test_empty_value_is_not_the_working_directory(capsys, tmp_path, field):
+    flag = f"--{field}"
+    for words in ([flag, ""], [f"{flag}="]):
+        line = refused(capsys, "train", *words)
+        assert field in line
+        assert "empty" in line
+    table, key = field.split(".")
+    assert field in refused(capsys, "train", config(tmp_path, f"[{table}]\n{key} = ''\n"))
+
+
+def test_null_byte_in_a_name_is_refused_before_the_run(capsys, tmp_path):
+    line = refused(capsys, "train", config(tmp_path, '[run]\nfolder = "a\\u0000b"\n'))
+    assert "run.folder" in line
+    assert "null byte" in line
+
+
+@pytest.mark.parametrize("answer", ["false", "False", "no"])
+def test_yes_or_no_may_stand_as_a_word_of_its_own(capsys, answer):
+    assert "nproc" in refused(capsys, "train", "--run.refit", answer, "--nproc", "0")
 
 
 def test_value_in_the_file_that_the_configuration_refuses(capsys, tmp_path):

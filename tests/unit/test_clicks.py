@@ -126,3 +126,10 @@ def test_values_have_the_types_that_the_card_states():
     table = log(10)
     assert pc.all(pc.greater(table.column("price"), 0)).as_py()
     assert table.schema.field("device").type.value_type == pa.string()
+
+
+def test_log_larger_than_the_disk_is_refused_before_it_fills_it(tmp_path):
+    config = DataConfig(name="clicks", rows=2**62, root=str(tmp_path))
+    with pytest.raises(UserError, match=r"data\.rows = 4611686018427387904: needs .* GB .* free"):
+        load_dataset(config)
+    assert not list(tmp_path.rglob("*.parquet"))

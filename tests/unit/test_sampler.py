@@ -220,3 +220,10 @@ def test_a_state_that_cannot_be_right_is_refused_and_changes_nothing(state, mess
 def test_a_global_batch_below_the_world_size_warns_of_idle_ranks():
     with pytest.warns(DtlabWarning, match="2 ranks get nothing"):
         GlobalBatchSampler(20, 2, rank=0, world_size=4)
+
+
+@pytest.mark.parametrize("global_batch", [11, 2**31, 2**62])
+def test_global_batch_far_above_the_samples_is_one_batch_of_them_all(global_batch):
+    rows, sizes = local_rows(np.arange(11), global_batch, rank=1, world_size=2)
+    assert (rows.tolist(), sizes) == ([1, 3, 5, 7, 9], [5])
+    assert [batch.tolist() for batch in GlobalBatchSampler(3, global_batch, shuffle=False)] == [[0, 1, 2]]

@@ -322,3 +322,8 @@ def test_a_wrong_field_is_named_with_its_value(wrong, field):
 def test_a_minimum_above_the_full_rate_is_refused():
     with pytest.raises(UserError, match=r"min_lr = 0\.5.*0\.1"):
         Schedule(ScheduleConfig(kind="cosine", min_lr=0.5), 0.1, 10)
+
+
+def test_rate_that_scaling_makes_too_large_for_float32_is_refused():
+    with pytest.raises(UserError, match="base_batch = 1: scaling 'linear' makes 4e\\+30"):
+        scaled_lr(1e30, "linear", 1, 4)

@@ -173,3 +173,9 @@ def test_record_without_a_folder_keeps_quiet():
 def test_run_config_names_field_and_value():
     with pytest.raises(UserError, match=r"run.log_every = 0: must be at least 1"):
         RunConfig(log_every=0)
+
+
+def test_record_that_cannot_be_opened_names_the_file_and_the_fix(tmp_path):
+    (tmp_path / "record.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"run record .*record\.jsonl.*: Is a directory; give run\.folder"):
+        Record(tmp_path)

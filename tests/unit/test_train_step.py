@@ -241,7 +241,7 @@ def test_no_steps_are_no_steps_and_fewer_are_refused():
 
 def test_readings_every_0_steps_are_refused():
     model = Weight()
-    with pytest.raises(UserError, match="log_every = 0: must be at least 1"):
+    with pytest.raises(UserError, match="log_every = 0: give a whole number of steps, 1 or more"):
         Trainer(model, sgd(model), loss=total, log_every=0)
 
 

@@ -1,0 +1,102 @@
+"""What a trainer is given, checked before the first step: one line for each way in which it can be wrong."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+from torch import nn
+from torch.optim import LBFGS, Optimizer
+
+from dtlab.errors import DtlabWarning, UserError, require_number, require_whole
+from dtlab.train.schedule import Schedule
+
+__all__ = ["check_arguments", "check_rows"]
+
+
+def check_arguments(
+    model: Any,
+    optimizer: Any,
+    *,
+    loss: Any,
+    clip: Any,
+    schedule: Any,
+    micro_batch: Any,
+    count: Any,
+    seed: Any,
+    log_every: Any,
+) -> None:
+    """Refuse arguments of :class:`dtlab.Trainer` that it could not train with.
+
+    Raises:
+        UserError: one is of another kind or out of range, or the optimizer was built on other parameters than
+            the model's.
+    """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model = {_named(model)}: give a torch.nn.Module, built")
+    if not isinstance(optimizer, Optimizer) or isinstance(optimizer, LBFGS):
+        fix = "which evaluates the loss by itself" if isinstance(optimizer, LBFGS) else "which is none"
+        raise UserError(
+            f"optimizer = {_named(optimizer)}, {fix}: give one built on model.parameters(), for example "
+            "torch.optim.AdamW(model.parameters(), lr=1e-3)"
+        )
+    for name, value in (("loss", loss), ("count", count)):
+        if not callable(value) and (name == "loss" or value is not None):
+            raise UserError(f"{name} = {value!r}: give a function")
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise UserError(
+            f"schedule = {_named(schedule)}: give a dtlab.Schedule(config, base_lr, total_steps), or step "
+            "one of torch's yourself after each step"
+        )
+    if micro_batch is not None:
+        require_whole("micro_batch", micro_batch, 1, "rows of one forward")
+    if clip is not None and not (isinstance(clip, float) and clip == math.inf):  # inf only measures
+        require_number("clip", clip, lambda norm: norm > 0, "a positive norm, for example 1.0, or None")
+    if seed is not None:
+        require_whole("seed", seed, 0, "a seed")
+    require_whole("log_every", log_every, 1, "steps")
+    _check_parameters(model, optimizer)
+
+
+def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
+    own = {id(parameter) for parameter in model.parameters()}
+    if not own:
+        raise UserError(f"model = {_named(model)}: it has no parameters, so there is nothing to train")
+    moved = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    others = [parameter for parameter in moved if id(parameter) not in own]
+    if len(others) == len(moved):
+        raise UserError(
+            f"optimizer: none of its {len(moved)} parameters is one of {type(model).__name__}'s, so nothing "
+            "would be trained; build it on model.parameters(), after the model was moved or parallelized"
+        )
+    if not any(parameter.requires_grad for parameter in moved):
+        raise UserError(
+            f"optimizer: none of its parameters of {type(model).__name__} requires a gradient, so there is "
+            "nothing to train; unfreeze some"
+        )
+    if others:
+        warnings.warn(
+            f"optimizer: {len(others)} of its {len(moved)} parameters are not {type(model).__name__}'s: "
+            "their gradients are not averaged over the ranks; make them part of the model",
+            DtlabWarning,
+            stacklevel=4,
+        )
+
+
+def check_rows(batch: Any, rows: Any) -> None:
+    """Refuse a row count of the global batch that cannot be one.
+
+    Raises:
+        UserError: no whole number, below 1, or below the rows of this rank's part.
+    """
+    require_whole("rows", rows, 1, "rows: a step needs at least one row over all ranks")
+    if rows < len(batch):
+        raise UserError(
+            f"rows = {rows}: this rank alone holds {len(batch)} rows; give the row count of the global "
+            "batch, over all ranks together"
+        )
+
+
+def _named(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
