@@ -6,7 +6,8 @@ The model, for N ranks with b = global batch / N samples each:
 
 - `slow(N)` is N / cores where ranks without cards share fewer cores than they are, and 1 otherwise.
 - `own(N)` brings the line to what the runs on N ranks took (threads, shared memory); other N take that of the
-  largest number of ranks that was run. It is 1 where line and runs agree.
+  largest number of ranks that was run. It is 1 where line and runs agree. The line is fitted to runs with one
+  number of threads a rank where two batches of such were run.
 - `communication(N)` is what the runs on N ranks saw, the wait for a slower rank included. Another N gets
   ``a * 2(N-1) + w * 2(N-1)/N``: latency and bandwidth of a ring, fitted, both 0 or more.
 - `wait` for data is a time for each sample of a rank.
@@ -131,7 +132,8 @@ class RunFit:
             others = tuple(_slower(other) if other is run else other for other in self.runs)
             again = fit_runs(others).step(ranks, global_batch, nodes)
             moved += (again.step_seconds / found.step_seconds - 1) ** 2
-        error = max(moved**0.5, _left_out(self.runs), *(abs(factor - 1) for factor in self.own.values()))
+        off = [abs(self.own[run.ranks] - 1) for run in _alike(self.runs) if run.ranks in self.own]
+        error = max(moved**0.5, _left_out(_alike(self.runs)), *off)
         return replace(found, error=error, notes=self._notes(ranks, global_batch, nodes))
 
     def _notes(self, ranks: int, global_batch: int, nodes: int) -> tuple[str, ...]:
@@ -148,7 +150,7 @@ class RunFit:
             )
         if slowdown(ranks, nodes, self.cores) > 1:
             notes.append(f"{ranks} ranks share {self.cores} cores: computing is taken as that much slower")
-        if len({run.threads for run in self.runs}) > 1:
+        if len({run.threads for run in _alike(self.runs)}) > 1:
             notes.append("the runs had different numbers of threads a rank: set OMP_NUM_THREADS=1 for all")
         return tuple(notes)
 
@@ -184,7 +186,7 @@ def fit_runs(runs: Sequence[RunSteps]) -> RunFit:
         )
     if not any(run.compute_seconds > 0 for run in runs):
         raise UserError("records: communication and waiting fill every step, so there is no compute to fit")
-    fixed, per_sample = _line([(run.local_batch, run.compute_seconds) for run in runs])
+    fixed, per_sample = _line([(run.local_batch, run.compute_seconds) for run in _alike(runs)])
     waits = [run.wait_seconds / run.local_batch for run in runs]
     seen = {
         ranks: sum(several) / len(several)
@@ -207,6 +209,13 @@ def fit_runs(runs: Sequence[RunSteps]) -> RunFit:
         fixed=fixed, per_sample=per_sample, latency=latency, volume=volume, own=own,
         wait_per_sample=median(waits), seen=seen, cores=runs[0].cores, runs=runs,
     )  # fmt: skip
+
+
+def _alike(runs: Sequence[RunSteps]) -> list[RunSteps]:
+    """The most runs that have one number of threads a rank and two batches; all where there are none."""
+    groups = [[run for run in runs if run.threads == threads] for threads in {run.threads for run in runs}]
+    enough = [group for group in groups if len({run.local_batch for run in group}) > 1]
+    return max(enough, key=len, default=list(runs))
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -263,7 +272,7 @@ def _slower(run: RunSteps) -> RunSteps:
     )
 
 
-def _left_out(runs: tuple[RunSteps, ...]) -> float:
+def _left_out(runs: Sequence[RunSteps]) -> float:
     """The mean error of each run predicted from the others; 0 where fewer than two are left or they agree."""
     errors = []
     for run in runs if len(runs) > 2 else ():

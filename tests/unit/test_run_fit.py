@@ -92,6 +92,14 @@ def test_different_threads_are_told() -> None:
     assert any("OMP_NUM_THREADS=1" in note for note in fit.predict(2, 8192).notes)
 
 
+def test_runs_with_other_threads_do_not_move_the_line() -> None:
+    quick = RunSteps(ranks=1, global_batch=4096, step_seconds=0.007, threads=2)
+    fit = fit_runs([quick, run(2, 4096, threads=1), run(2, 8192, threads=1)])
+    assert fit.predict(2, 16384).step_seconds == pytest.approx(run(2, 16384).step_seconds)
+    assert fit.predict(2, 16384).error == pytest.approx(0.0, abs=1e-9)
+    assert fit.predict(1, 4096).step_seconds == pytest.approx(0.007)
+
+
 def test_one_batch_a_rank_cannot_be_fitted() -> None:
     with pytest.raises(UserError, match="one batch a rank"):
         fit_runs([run(1, 4096), run(2, 8192)])
