@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from dtlab.errors import UserError
+from dtlab.settings_types import settle_types
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 TensorEngine = Literal["dtensor", "by_hand"]
@@ -40,6 +41,7 @@ class ParallelConfig:
     """Deal out the optimizer state over the copies of the model (ZeRO-1)."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "parallel")
         for name in DEGREES:
             value = getattr(self, name)
             if value is not None and (value == 0 or value < -1):

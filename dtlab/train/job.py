@@ -23,7 +23,7 @@ from dtlab.ranks.worlds import World, world
 from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
 from dtlab.train.config import TrainConfig
-from dtlab.train.job_saves import find_checkpoint, save, saved_parts, whole_weights, write_start
+from dtlab.train.job_saves import find_checkpoint, save, take_back, whole_weights, write_start
 from dtlab.train.layout import layout_of
 from dtlab.train.layout_parts import BestWeights
 from dtlab.train.meter import Reading
@@ -156,9 +156,7 @@ class Job:
         self.parts = build_parts(self.config, self.world, self.task, on_reading=self._read, tell=self.say)
         self.best = BestWeights(self.parts.weights)
         if info is not None and self.checkpoints is not None:
-            parts = saved_parts(self)
-            del parts["job"]  # it was read first
-            self.checkpoints.load(parts, info)
+            take_back(self, info)
             self.say(
                 f"resumed from {info}: step {info.step}, {info.samples:,} samples seen, saved by "
                 f"{info.world_size} ranks"

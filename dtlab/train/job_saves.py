@@ -14,7 +14,7 @@ from dtlab.train.resume import changes
 if TYPE_CHECKING:
     from dtlab.train.job import Job
 
-__all__ = ["find_checkpoint", "save", "saved_parts", "whole_weights", "write_start"]
+__all__ = ["find_checkpoint", "save", "saved_parts", "take_back", "whole_weights", "write_start"]
 
 
 def find_checkpoint(job: Job) -> CheckpointInfo | None:
@@ -28,6 +28,29 @@ def find_checkpoint(job: Job) -> CheckpointInfo | None:
         job.say(f"the run goes on with {line}")
     job.state = {**job.state, **saved, "config": job.state["config"]}
     return info
+
+
+def take_back(job: Job, info: CheckpointInfo) -> None:
+    """Put the state of a checkpoint back into the parts (collective); what this configuration says counts.
+
+    The optimizer's state holds the rate and the weight decay of before: a line said that the run goes on with
+    others. A schedule that the saved run did not have begins at this step of its plan.
+    """
+    assert job.checkpoints is not None
+    trainer, schedule = job.parts.trainer, job.parts.schedule
+    parts = saved_parts(job)
+    del parts["job"]  # it was read first
+    if "schedule" not in info.parts:
+        parts.pop("schedule", None)
+    groups = trainer.optimizer.param_groups
+    wanted = [(group["lr"], group["weight_decay"]) for group in groups]
+    job.checkpoints.load(parts, info)
+    for group, (lr, weight_decay) in zip(trainer.optimizer.param_groups, wanted, strict=True):
+        group["weight_decay"] = weight_decay
+        if schedule is None:
+            group["lr"] = lr
+    if schedule is not None and "schedule" not in info.parts:
+        schedule.step = trainer.steps_done
 
 
 def saved_parts(job: Job) -> dict[str, Any]:

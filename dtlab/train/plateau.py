@@ -28,7 +28,7 @@ class Plateau:
 
     def observe(self, metric: float, *, counts: bool = True) -> bool:
         """Take one validation's metric (collective); True means cut. ``counts=False`` only notes the best."""
-        value = _same_on_every_rank(float(metric))
+        value = _same_on_every_rank(_number(metric))
         is_better = not math.isnan(value) and (
             self.best is None or (value < self.best if self.mode == "min" else value > self.best)
         )
@@ -49,6 +49,13 @@ class Plateau:
         """Take back what :meth:`state_dict` gave."""
         self.best = None if state["best"] is None else float(state["best"])
         self.num_bad = int(state["num_bad"])
+
+
+def _number(metric: Any) -> float:
+    try:
+        return float(metric)
+    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several numbers
+        raise UserError(f"metric = {metric!r}: give one number, the metric of a validation") from None
 
 
 def _same_on_every_rank(value: float) -> float:

@@ -257,7 +257,7 @@ def pick_precision(
     >>> pick_precision("cpu").reason
     'on a CPU fp32 is exact and rarely slower'
     """
-    kind, capability = ("cuda", device) if isinstance(device, tuple) else _capability(torch.device(device))
+    kind, capability = _kind_of(device)
     if wanted is None or wanted == "auto":
         name, reason = _choose(kind, capability)
         return Precision(name, kind, reason, check_finite=check_finite)
@@ -270,6 +270,22 @@ def pick_precision(
         )
         warnings.warn(f"precision = 'bf16': {reason}; take 'fp16'", DtlabWarning, stacklevel=2)
     return Precision(wanted, kind, reason, check_finite=check_finite)
+
+
+def _kind_of(device: Any) -> tuple[str, tuple[int, int] | None]:
+    if isinstance(device, tuple):
+        if len(device) == 2 and all(isinstance(part, int) for part in device):
+            return "cuda", device
+    else:
+        try:
+            return _capability(torch.device(device))
+        except UserError:
+            raise
+        except (RuntimeError, TypeError):  # torch knows no such device
+            pass
+    raise UserError(
+        f"device = {device!r}: give a device such as 'cpu' or 'cuda', or a capability such as (8, 0)"
+    )
 
 
 def _choose(kind: str, capability: tuple[int, int] | None) -> tuple[str, str]:

@@ -116,8 +116,8 @@ def _opened(path: Path) -> TextIO:
         return open(path, "a", encoding="utf-8")
     except OSError as error:
         raise UserError(
-            f"run record {str(path)!r}: {error.strerror}; give run.folder or run.output a place that can be "
-            "written"
+            f"run record {str(path)!r}: {error.strerror or error}; give run.folder or run.output a place "
+            "that can be written"
         ) from None
 
 

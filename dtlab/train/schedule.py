@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch.optim import Optimizer
 
-from dtlab.errors import DtlabWarning, UserError
+from dtlab.errors import DtlabWarning, UserError, require_number, require_whole
 from dtlab.train.config_schedule import ScheduleConfig
 from dtlab.train.plateau import Plateau
 
@@ -59,8 +59,13 @@ class Schedule:
         steps_per_epoch: int | None = None,
         on_change: Literal["error", "warn"] = "error",
     ) -> None:
-        if not (math.isfinite(base_lr) and base_lr > 0):
-            raise UserError(f"base_lr = {base_lr!r}: must be a positive number, for example 1e-3")
+        if not isinstance(config, ScheduleConfig):
+            raise UserError(f"config = {config!r}: give a ScheduleConfig, for example with kind='cosine'")
+        require_number("base_lr", base_lr, lambda lr: lr > 0, "a positive number, for example 1e-3")
+        if total_steps != 0:  # the plan names it together with the warm-up
+            require_whole("total_steps", total_steps, -(2**63), "optimizer steps")
+        if steps_per_epoch is not None and steps_per_epoch != 0:
+            require_whole("steps_per_epoch", steps_per_epoch, -(2**63), "optimizer steps of an epoch")
         if on_change not in ("error", "warn"):
             raise UserError(f"on_change = {on_change!r}: choose 'error' or 'warn'")
         self.config, self.base_lr, self.total_steps = config, float(base_lr), total_steps
@@ -89,8 +94,7 @@ class Schedule:
 
         For a plateau, steps to come use the rate after the cuts made so far.
         """
-        if step < 0:
-            raise UserError(f"step = {step}: optimizer steps count from 0")
+        require_whole("step", step, 0, "optimizer steps, which count from 0")
         base, low = self.base_lr, self.min_lr
         if step < self.peak_step:
             return base * (step + 1) / self.warmup_steps
@@ -210,10 +214,14 @@ class Schedule:
             raise UserError(
                 f"schedule state has the keys {sorted(state)}; it needs exactly {sorted(expected)}"
             )
-        self.step = int(state["step"])
-        self._cuts = [int(cut) for cut in state["cuts"]]
-        self._ratios = None if state["ratios"] is None else [float(ratio) for ratio in state["ratios"]]
-        self._plateau.load_state_dict(state["plateau"])
+        try:
+            step, cuts = int(state["step"]), [int(cut) for cut in state["cuts"]]
+            ratios = None if state["ratios"] is None else [float(ratio) for ratio in state["ratios"]]
+            dict(state["plan"])
+            self._plateau.load_state_dict(state["plateau"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"schedule state holds values of another kind ({error}): load another") from None
+        self.step, self._cuts, self._ratios = step, cuts, ratios
         self._written = None  # the optimizer's rates may be loaded before or after this
         changed = [
             f"{name} {state['plan'].get(name)!r} -> {getattr(self, name)!r}"

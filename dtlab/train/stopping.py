@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_number
 from dtlab.ranks import agreement
 
 __all__ = ["BestEpoch", "EarlyStopping"]
@@ -37,12 +37,12 @@ class EarlyStopping:
     def __init__(
         self, patience: float, *, mode: Literal["max", "min"] = "max", min_delta: float = 0.0
     ) -> None:
-        if not patience > 0:
-            raise UserError(f"patience = {patience!r}: must be positive; leave early stopping out instead")
+        if patience != math.inf:
+            fix = "samples above 0 (must be positive; leave early stopping out instead)"
+            require_number("patience", patience, lambda samples: samples > 0, fix)
         if mode not in ("max", "min"):
             raise UserError(f"mode = {mode!r}: choose 'max' or 'min'")
-        if not min_delta >= 0:
-            raise UserError(f"min_delta = {min_delta!r}: must be 0 or more")
+        require_number("min_delta", min_delta, lambda delta: delta >= 0, "a number, 0 or more")
         self.patience, self.mode, self.min_delta = patience, mode, min_delta
         self.value = math.nan
         """The last value, as all ranks saw it."""
@@ -63,12 +63,18 @@ class EarlyStopping:
         Ranks may bring different values, or None where the metric is not known: the decision rests on the
         mean of the values given, and is the same everywhere.
 
+        ``samples`` counts from the start of the run over all ranks, so it never falls.
+
         Raises:
-            UserError: on every rank, when no rank gives a value.
+            UserError: on every rank, when no rank gives a value, or ``samples`` falls.
         """
         given = agreement.mean({} if value is None else {"metric": float(value)})
         if not given:
             raise UserError("early stopping: no rank gave a metric; give it on one rank at least")
+        require_number(
+            "samples", samples, lambda now: now >= self.best_samples,
+            f"all samples since the start of the run: at the best validation they were {self.best_samples:,}",
+        )  # fmt: skip
         self.value = value = given["metric"]
         self.epoch += 1
         # The first number only has to be one: inf - inf would be nan.

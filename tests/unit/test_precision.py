@@ -269,3 +269,9 @@ def test_resuming_in_another_format_says_so():
 def test_norm_and_clip_of_no_gradient():
     assert float(total_norm([torch.zeros(1)])) == 0
     clip_by_norm([torch.zeros(1)], 1.0, torch.tensor(0.0))
+
+
+@pytest.mark.parametrize("device", [None, "tpu", (8,), ("8", "0"), 8.0])
+def test_device_that_torch_does_not_know_is_refused_with_examples(device):
+    with pytest.raises(UserError, match=r"device = .*'cpu'.*\(8, 0\)"):
+        pick_precision(device)

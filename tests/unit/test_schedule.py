@@ -327,3 +327,40 @@ def test_a_minimum_above_the_full_rate_is_refused():
 def test_rate_that_scaling_makes_too_large_for_float32_is_refused():
     with pytest.raises(UserError, match="base_batch = 1: scaling 'linear' makes 4e\\+30"):
         scaled_lr(1e30, "linear", 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("cosine", 0.1, 10), ["config", "'cosine'", "ScheduleConfig"]),
+        ((ScheduleConfig(), "0.1", 10), ["base_lr", "'0.1'"]),
+        ((ScheduleConfig(), True, 10), ["base_lr", "True"]),
+        ((ScheduleConfig(), 0.1, 5.5), ["total_steps", "5.5", "whole"]),
+        ((ScheduleConfig(), 0.1, "5"), ["total_steps", "'5'", "whole"]),
+        ((ScheduleConfig(), 0.1, None), ["total_steps", "None"]),
+    ],
+)
+def test_schedule_of_something_else_names_the_argument(arguments, named):
+    with pytest.raises(UserError) as refused:
+        Schedule(*arguments)
+    assert all(word in str(refused.value) for word in named), refused.value
+
+
+@pytest.mark.parametrize("step", [1.5, "3", None, float("nan"), -1])
+def test_rate_of_something_that_is_no_step_is_not_guessed(step):
+    with pytest.raises(UserError, match="step = "):
+        Schedule(ScheduleConfig(kind="cosine"), 0.1, 10).lr_at(step)
+
+
+@pytest.mark.parametrize("metric", [None, "low", torch.ones(2)])
+def test_metric_that_is_no_number_is_refused_by_a_plateau(metric):
+    with pytest.raises(UserError, match="metric = "):
+        Schedule(ScheduleConfig(kind="plateau"), 0.1, 10).observe(metric)
+
+
+def test_damaged_state_leaves_the_schedule_as_it_was():
+    schedule = Schedule(ScheduleConfig(kind="cosine"), 0.1, 10)
+    state = {**schedule.state_dict(), "step": "x"}
+    with pytest.raises(UserError, match="schedule state holds values of another kind"):
+        schedule.load_state_dict(state)
+    assert schedule.step == 0

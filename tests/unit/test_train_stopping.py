@@ -252,3 +252,25 @@ def test_only_a_run_that_was_to_go_on_says_that_it_begins_anew(tmp_path):
     assert beginning(first, tmp_path, {"TORCHELASTIC_RESTART_COUNT": "0"}) is None
     assert beginning(first, tmp_path, {"TORCHELASTIC_RESTART_COUNT": "1"}) == line
     assert beginning(again, tmp_path, {}) == line
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"patience": "2"}, "patience = '2'"),
+        ({"patience": None}, "patience = None"),
+        ({"patience": True}, "patience = True"),
+        ({"patience": 1, "min_delta": "x"}, "min_delta = 'x'"),
+    ],
+)
+def test_rule_that_is_no_number_names_itself(options, named):
+    with pytest.raises(UserError, match=named):
+        EarlyStopping(**options)
+
+
+@pytest.mark.parametrize("samples", [50, float("nan"), "300"])
+def test_sample_count_that_starts_anew_every_epoch_would_never_stop(samples):
+    stop = EarlyStopping(patience=200)
+    stop.update(0.7, 100)
+    with pytest.raises(UserError, match=r"samples = .*since the start of the run"):
+        stop.update(0.6, samples)
