@@ -12,6 +12,7 @@ profiler notes when each collective of gloo began and ended. Its share of that s
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -64,6 +65,7 @@ class SampledClock:
 
     @contextmanager
     def _sampled(self) -> Iterator[None]:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch prints when it starts and stops
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             agreement.barrier()  # a rank whose profiler started later would pass for a slow one
             begun = time.perf_counter()

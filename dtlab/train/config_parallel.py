@@ -24,7 +24,7 @@ class ParallelConfig:
     dp_replicate: int | None = None
     """Copies of the model that see other samples. Unless given, the rest of the ranks."""
     dp_shard: int = 1
-    """Ranks among which parameters, gradients and optimizer state are cut (FSDP); -1: the rest."""
+    """Ranks among which parameters, gradients and optimizer state are cut (FSDP; GPT); -1: the rest."""
     tp: int = 1
     """Ranks among which every matrix is cut (GPT); -1: the rest."""
     pp: int = 1

@@ -81,12 +81,15 @@ def describe_layout(config: TrainConfig, dims: ParallelDims) -> str:
 
 
 def _check_data(config: TrainConfig, dims: ParallelDims) -> None:
-    """Only the GPT has a plan for tensor parallelism and is a chain of layers."""
-    for name, degree in (("tp", dims.tp), ("pp", dims.pp)):
+    """The GPT has a plan for tensor parallelism and is a chain of layers; of a DeepFM nothing is so.
+
+    torch's FSDP does not cut single numbers, such as its bias.
+    """
+    for name, degree in (("dp_shard", dims.dp_shard), ("tp", dims.tp), ("pp", dims.pp)):
         if degree > 1 and config.data.name != "text":
             raise UserError(
-                f"parallel.{name} = {degree}: data.name = {config.data.name!r} trains a DeepFM, which only "
-                f"dp_replicate and dp_shard share out; take {name} = 1, or data.name = 'text'"
+                f"parallel.{name} = {degree}: data.name = {config.data.name!r} trains a DeepFM, which each "
+                f"rank holds whole; take {name} = 1, or data.name = 'text'"
             )
 
 

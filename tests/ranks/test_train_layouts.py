@@ -21,6 +21,7 @@ from dtlab.train.config_core import CheckpointConfig
 from dtlab.train.config_parallel import ParallelConfig
 from dtlab.train.config_schedule import ScheduleConfig
 from dtlab.train.job import run
+from dtlab.train.package import load_package
 from dtlab.train.trainer import Trainer
 
 BASE = TrainConfig(
@@ -36,19 +37,20 @@ LAYOUTS: dict[str, tuple[int, ParallelConfig]] = {
     "fsdp 2": (2, ParallelConfig(dp_shard=2)),
     "tp 2": (2, ParallelConfig(tp=2)),
     "tp 2 by hand": (2, ParallelConfig(tp=2, engine="by_hand")),
-    "tp 2, sequence parallel": (2, ParallelConfig(tp=2, sequence_parallel=True)),
     "pp 2": (2, ParallelConfig(pp=2)),
-    "pp 2, interleaved": (2, ParallelConfig(pp=2, schedule="interleaved")),
     "zero-1 on 2": (2, ParallelConfig(zero1=True)),
     "tp 2 x pp 2": (4, ParallelConfig(tp=2, pp=2, schedule="zero_bubble")),
     "tp 2 by hand x pp 2": (4, ParallelConfig(tp=2, pp=2, engine="by_hand", schedule="gpipe")),
     "dp 2 x pp 2": (4, ParallelConfig(pp=2)),
-    "fsdp 2 x pp 2": (4, ParallelConfig(dp_shard=2, pp=2)),
-    "fsdp 2 x tp 2": (4, ParallelConfig(dp_shard=2, tp=2)),
+    "fsdp 2 x pp 2": (4, ParallelConfig(dp_shard=2, pp=2, schedule="interleaved")),
+    "fsdp 2 x tp 2": (4, ParallelConfig(dp_shard=2, tp=2, sequence_parallel=True)),
+    "overfit on one rank": (1, ParallelConfig()),
+    "overfit under tp 2 x pp 2": (4, ParallelConfig(tp=2, pp=2)),
 }
 
 
 SAVED = {"one rank", "tp 2", "pp 2", "tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x pp 2"}
+SAVED |= {"overfit under tp 2 x pp 2"}
 
 
 def small_text(sequence: int, root: Any = None) -> Text:
@@ -62,6 +64,8 @@ def small_text(sequence: int, root: Any = None) -> Text:
 
 def config_of(name: str, folder: Path, **changes: Any) -> TrainConfig:
     config = replace(BASE, parallel=LAYOUTS[name][1], **changes)
+    if name.startswith("overfit"):  # the first epoch stays the best
+        config = replace(config, optim=replace(config.optim, lr=5e-2))
     if name not in SAVED:
         config = replace(config, checkpoint=CheckpointConfig())
     return replace(config, run=replace(config.run, folder=folder))
@@ -78,6 +82,11 @@ def readings(folder: Path) -> list[dict[str, Any]]:
     return [line for line in lines if line["event"] == "reading"]
 
 
+def epoch_losses(folder: Path) -> list[float]:
+    lines = [json.loads(line) for line in (folder / "record.jsonl").read_text().splitlines()]
+    return [line["loss"] for line in lines if line["event"] == "epoch"]
+
+
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(str(folder / "model" / "model.safetensors"))
 
@@ -90,7 +99,7 @@ def launch_all(configs: dict[str, TrainConfig]) -> dict[str, Any]:
             name: config for name, config in configs.items() if LAYOUTS[name.removeprefix("move ")][0] == size
         }
         if mine:
-            found |= dtlab.launch(train_all, size, mine, timeout=300, echo=False)[0]
+            found |= dtlab.launch(train_all, size, mine, timeout=600, echo=False)[0]
     return found
 
 
@@ -100,27 +109,47 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return folder, launch_all({name: config_of(name, folder / name) for name in LAYOUTS})
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "one rank"])
+def alone(name: str) -> str:
+    """The run in one process that a layout is held against."""
+    return "overfit on one rank" if name.startswith("overfit") else "one rank"
+
+
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != alone(name)])
 def test_a_layout_trains_as_one_rank(name: str, runs: Any) -> None:
     folder, reports = runs
-    there, here = readings(folder / "one rank"), readings(folder / name)
+    there, here = readings(folder / alone(name)), readings(folder / name)
     assert len(here) == len(there) == 6
     for a, b in zip(there, here, strict=True):
         assert b["loss"] == pytest.approx(a["loss"], abs=1e-10)
         assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-8)
         assert b["samples"] == a["samples"]
-    for key, value in weights(folder / "one rank").items():
+    for key, value in weights(folder / alone(name)).items():
         torch.testing.assert_close(weights(folder / name)[key], value, rtol=0, atol=1e-9)
-    one, other = reports["one rank"], reports[name]
+    one, other = reports[alone(name)], reports[name]
     assert other["log_loss"] == pytest.approx(one["log_loss"], abs=1e-10)
     same = ("unique_rows_seen", "duplicate_rows", "samples", "optimizer_steps", "rows_test", "missed_rows")
     assert {key: other[key] for key in same} == {key: one[key] for key in same}
+    assert (other["epochs"], other["epochs_tried"]) == ((1, 2) if name.startswith("overfit") else (2, 2))
+
+
+@pytest.mark.parametrize("name", ["fsdp 2", "tp 2", "tp 2 by hand", "pp 2", "tp 2 x pp 2"])
+def test_the_share_of_communication_is_measured(name: str, runs: Any) -> None:
+    assert 0 < runs[1][name]["communication_share"] < 1
+
+
+@pytest.mark.parametrize("name", ["tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x tp 2"])
+def test_the_package_is_the_whole_model(name: str, runs: Any) -> None:
+    package = load_package(runs[0] / name)
+    tokens = torch.arange(16)[None]
+    expected = load_package(runs[0] / "one rank").model(tokens)
+    torch.testing.assert_close(package.model(tokens), expected, rtol=0, atol=1e-8)
+    assert package.about["layout"] == runs[1][name]["layout"]
 
 
 def test_the_report_names_the_layout(runs: Any) -> None:
     words = {name: report["layout"] for name, report in runs[1].items()}
     assert words["tp 2 by hand x pp 2"] == "pp 2 x tp 2, by hand, gpipe with 4 micro-batches"
-    assert words["fsdp 2 x tp 2"] == "dp_shard 2 x tp 2"
+    assert words["fsdp 2 x tp 2"] == "dp_shard 2 x tp 2, sequence parallel"
     assert words["zero-1 on 2"] == "dp_replicate 2, ZeRO-1"
 
 
@@ -129,6 +158,7 @@ MOVES = [
     ("one rank", "tp 2 x pp 2"),
     ("tp 2 by hand", "pp 2"),
     ("fsdp 2 x pp 2", "zero-1 on 2"),
+    ("overfit under tp 2 x pp 2", "overfit on one rank"),
 ]
 AGAIN = ["tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x pp 2"]
 
@@ -159,12 +189,17 @@ def moved(runs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("move", MOVES)
 def test_a_checkpoint_goes_on_in_another_layout(move: tuple[str, str], runs: Any, moved: Path) -> None:
     place = moved / f"{move[0]} to {move[1]}"
-    here, there = readings(place), readings(runs[0] / "one rank")[4:]
+    here, there = readings(place), readings(runs[0] / alone(move[1]))[4:]
     assert [line["step"] for line in here] == [5, 6]
     for a, b in zip(there, here, strict=True):
         assert b["loss"] == pytest.approx(a["loss"], abs=1e-10)
-    for key, value in weights(runs[0] / "one rank").items():
+    for key, value in weights(runs[0] / alone(move[1])).items():
         torch.testing.assert_close(weights(place)[key], value, rtol=0, atol=1e-9)
+    # The first part of the epoch was added up by other ranks than the second.
+    assert epoch_losses(place)[-1] == pytest.approx(epoch_losses(runs[0] / alone(move[1]))[-1], abs=1e-10)
+    if move[1] == "one rank":
+        record = (place / "record.jsonl").read_text()
+        assert "the run goes on with parallel.tp 2 -> 1" in record
 
 
 @pytest.mark.parametrize("name", AGAIN)
@@ -202,7 +237,7 @@ def test_a_killed_rank_costs_no_bit_in_a_pipeline_and_under_tensor_parallelism(
     runs: Any, tmp_path: Path
 ) -> None:
     configs = {name: config_of(name, tmp_path / name) for name in ("pp 2", "tp 2")}
-    result = dtlab.launch(killed_once, 2, configs, timeout=300, max_restarts=2, echo=False)
+    result = dtlab.launch(killed_once, 2, configs, timeout=600, max_restarts=2, echo=False)
     assert result.restarts == 2
     for name in configs:
         check_same_bits(tmp_path / name, runs[0] / name)

@@ -36,6 +36,7 @@ REFUSED = {
     GPT + "--dp-shard 2 --precision.name fp16": "precision.name = 'fp16': ranks with parts",
     GPT + "--dp-shard 2 --precision.compile": "precision.compile = True: is for whole models",
     "--data clicks --tp 2": "tp = 2: data.name = 'clicks' trains a DeepFM",
+    "--data clicks --dp-shard 2": "dp_shard = 2: data.name = 'clicks' trains a DeepFM",
     "--pp 2": "pp = 2: data.name = 'flights' trains a DeepFM",
     "--model gpt --data flights": "model = 'gpt': data.name = 'flights' is a table; leave --model out",
     "--model gtp": "model = 'gtp': choose deepfm or gpt",
