@@ -112,6 +112,18 @@ _MISTAKES = (
         "that is all communication, hidden or not: what computing covers is free",
     ),
     (_each_for_itself, "where two spans of communication overlap, a microsecond counts once"),
+    (
+        lambda compute, sent: _covered(sent) - _right(compute, sent),
+        "that is the hidden part; exposed is the rest of the communication",
+    ),
+    (
+        lambda compute, sent: _covered(compute) - _covered(sent) + _right(compute, sent),
+        "that is computing without communication: the other way round",
+    ),
+    (
+        lambda compute, sent: _right(compute, [(start, end + 1) for start, end in sent]),
+        "a span (start, end) lasts end - start microseconds: range(start, end), without end",
+    ),
     (_tail, "communication is exposed in the gaps between computing too, not only after the last of it"),
     (_idle, "that is all the time without computing; count it only where something travels"),
     (

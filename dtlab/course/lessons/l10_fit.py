@@ -124,6 +124,8 @@ def _mistake(points: Points, ranks: int, latency: float, bandwidth: float) -> st
         return f"k is missing: each of {ranks} ranks sends k S = 2 ({ranks} - 1) / {ranks} S bytes, not S"
     if says(root**2 * 1e6, 1 / slope**2) or says(root**2, 1 / slope**2 / 1e6):
         return "seconds and bytes per second, without a unit of a million"
+    if says(slope**2, 1 / root**2):
+        return "np.polyfit gives the slope first, then the intercept"
     slope, root = np.polyfit(*roots, 1)
     if says(root**2, 1 / slope**2):
         return "every point counts by its relative error: w=1 / np.sqrt(seconds)"

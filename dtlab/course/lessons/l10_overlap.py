@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dtlab.course.checks import CheckFailed, Checks, ToDo, exercise
+from dtlab.course.checks import CheckFailed, Checks, exercise
 from dtlab.course.compare import describe
 from dtlab.course.lessons.on_ranks import on_ranks
 
@@ -31,6 +31,12 @@ STEPS = 2
 def overlap(checks: Checks, answer: Any, start: Any, end: Any) -> None:
     """All-reduces of a step, those that start before the last gradient, and waits; then the means."""
     results = on_ranks(2, _rank, answer, start, end)
+    for one in results:
+        if "refused" in one:
+            raise CheckFailed(
+                f"overlapped returned {one['refused']}: give the function, `return finish`, which is called "
+                "after each backward."
+            )
     for cut in CUTS:
         for rank, one in enumerate(results):
             for step, told in enumerate(one[cut]["steps"]):
@@ -87,9 +93,20 @@ _LOOKS = {
 }
 
 
+_TOO_FEW = {
+    "starts": (
+        "one for each bucket: does every parameter have the hook, and is a bucket known to be complete when "
+        "its last gradient comes, also in the second step?"
+    ),
+    "ends": "finish() ends every all-reduce that was started in this step: until then the mean is not there",
+}
+
+
 def _refuse(checks: Checks, cut: tuple[int, ...], rank: int, step: int, told: dict[str, int]) -> None:
     right = _right(cut)
     for name, (what, look) in _LOOKS.items():
+        if told[name] < right[name]:
+            look = _TOO_FEW.get(name, look)
         if told[name] != right[name]:
             where = f"{len(cut)} buckets, rank {rank}, step {step}"
             checks.integer(f"{where}: {what}", told[name], right[name], look=look)
@@ -102,6 +119,8 @@ def _rank(answer: Any, start: Any, end: Any) -> dict[Any, Any]:
         found = {}
         for cut in CUTS:
             found[cut] = _steps(answer, start, end, cut, w)
+            if "refused" in found[cut]:
+                return found[cut]
             w.barrier()
         return found
 
@@ -122,10 +141,8 @@ def _steps(answer: Any, start: Any, end: Any, cut: tuple[int, ...], w: Any) -> d
     for parameter in layers[-1].parameters():
         parameter.register_hook(lambda _gradient: log.note_gradient())
     finish = answer(buckets, log.start, log.end)
-    if finish is None or finish is ...:
-        raise ToDo("overlapped returned " + ("None; is a return missing?" if finish is None else "..."))
     if not callable(finish):
-        raise CheckFailed(f"overlapped returned {describe(finish)}: give the function finish.")
+        return {"refused": "None" if finish is None else describe(finish)}
     steps, gradients, means = [], [], []
     for step in range(STEPS):
         x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(2 * step + w.rank))
