@@ -5,9 +5,10 @@ The model, for N ranks with b = global batch / N samples each:
     step = slow(N) * own(N) * (fixed + b * per_sample) + communication(N) + wait
 
 - `slow(N)` is N / cores where ranks without cards share fewer cores than they are, and 1 otherwise.
-- `own(N)` brings the line to what the runs on N ranks took (threads, shared memory); other N take that of the
-  largest number of ranks that was run. It is 1 where line and runs agree. The line is fitted to runs with one
-  number of threads a rank where two batches of such were run.
+- `own(N)` brings the line to what the runs on N ranks took (threads, shared memory); other N take that of
+  the largest number of ranks that was run. It is 1 where line and runs agree.
+- The line is fitted to runs with one number of threads a rank, where two batches of such were run. Where not,
+  threads cannot be told from the batch: `fixed` is 0 then, and larger batches come out a little too slow.
 - `communication(N)` is what the runs on N ranks saw, the wait for a slower rank included. Another N gets
   ``a * 2(N-1) + w * 2(N-1)/N``: latency and bandwidth of a ring, fitted, both 0 or more.
 - `wait` for data is a time for each sample of a rank.
@@ -21,6 +22,8 @@ from math import prod
 from statistics import median
 
 from dtlab.errors import UserError
+
+_UNTOLD = 0.15  # error to expect where the fixed part of a step is not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +135,10 @@ class RunFit:
             others = tuple(_slower(other) if other is run else other for other in self.runs)
             again = fit_runs(others).step(ranks, global_batch, nodes)
             moved += (again.step_seconds / found.step_seconds - 1) ** 2
-        off = [abs(self.own[run.ranks] - 1) for run in _alike(self.runs) if run.ranks in self.own]
+        if _mixed(self.runs):
+            off = [_UNTOLD]
+        else:
+            off = [abs(self.own[run.ranks] - 1) for run in _alike(self.runs) if run.ranks in self.own]
         error = max(moved**0.5, _left_out(_alike(self.runs)), *off)
         return replace(found, error=error, notes=self._notes(ranks, global_batch, nodes))
 
@@ -150,8 +156,11 @@ class RunFit:
             )
         if slowdown(ranks, nodes, self.cores) > 1:
             notes.append(f"{ranks} ranks share {self.cores} cores: computing is taken as that much slower")
-        if len({run.threads for run in _alike(self.runs)}) > 1:
-            notes.append("the runs had different numbers of threads a rank: set OMP_NUM_THREADS=1 for all")
+        if _mixed(self.runs):
+            notes.append(
+                "the runs had different numbers of threads, so the fixed part of a step is taken as 0; "
+                "set OMP_NUM_THREADS=1 for all, or add a run of another batch"
+            )
         return tuple(notes)
 
 
@@ -186,7 +195,8 @@ def fit_runs(runs: Sequence[RunSteps]) -> RunFit:
         )
     if not any(run.compute_seconds > 0 for run in runs):
         raise UserError("records: communication and waiting fill every step, so there is no compute to fit")
-    fixed, per_sample = _line([(run.local_batch, run.compute_seconds) for run in _alike(runs)])
+    line = [(run.local_batch, run.compute_seconds) for run in _alike(runs)]
+    fixed, per_sample = (0.0, _single([x / y for x, y in line if y > 0])) if _mixed(runs) else _line(line)
     waits = [run.wait_seconds / run.local_batch for run in runs]
     seen = {
         ranks: sum(several) / len(several)
@@ -216,6 +226,10 @@ def _alike(runs: Sequence[RunSteps]) -> list[RunSteps]:
     groups = [[run for run in runs if run.threads == threads] for threads in {run.threads for run in runs}]
     enough = [group for group in groups if len({run.local_batch for run in group}) > 1]
     return max(enough, key=len, default=list(runs))
+
+
+def _mixed(runs: Sequence[RunSteps]) -> bool:
+    return len({run.threads for run in _alike(runs)}) > 1
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

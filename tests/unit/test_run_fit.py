@@ -87,9 +87,15 @@ def test_runs_that_contradict_each_other_are_not_predicted_with_confidence() -> 
     assert fit.predict(2, 4096).step_seconds == pytest.approx(run(2, 4096).step_seconds, rel=0.05)
 
 
-def test_different_threads_are_told() -> None:
-    fit = fit_runs([run(1, 4096, threads=2), run(2, 4096, threads=1)])
-    assert any("OMP_NUM_THREADS=1" in note for note in fit.predict(2, 8192).notes)
+def test_different_threads_are_told_and_each_number_of_ranks_keeps_its_own_speed() -> None:
+    quick = RunSteps(ranks=1, global_batch=4096, step_seconds=0.006, threads=2)
+    fit = fit_runs([quick, run(2, 4096, threads=1)])
+    larger = fit.predict(2, 8192)
+    assert any("OMP_NUM_THREADS=1" in note for note in larger.notes)
+    # Not below what the known law gives, and above it by the fixed part at most.
+    assert 0 <= larger.step_seconds - run(2, 8192).step_seconds <= FIXED
+    assert fit.predict(1, 4096).step_seconds == pytest.approx(0.006)
+    assert larger.error >= 0.15
 
 
 def test_runs_with_other_threads_do_not_move_the_line() -> None:
