@@ -142,6 +142,19 @@ def test_spawn_and_fork_give_the_same_result():
         assert {parent for _, parent in results} == {os.getpid()}
 
 
+def has_imported(name, first):
+    found = name in sys.modules
+    if first:
+        __import__(name)
+    return found
+
+
+def test_what_a_rank_had_to_import_the_server_has_for_the_ranks_of_the_next_launch():
+    name = "torch.distributed.fsdp"
+    dtlab.launch(has_imported, 1, name, True, timeout=90, echo=False)
+    assert list(dtlab.launch(has_imported, 2, name, False, timeout=90, echo=False)) == [True, True]
+
+
 def test_a_dead_server_is_replaced():
     first = dtlab.launch(os.getppid, 2)[0]
     os.kill(first, signal.SIGKILL)

@@ -159,6 +159,10 @@ def _block(i: int) -> Any:
     inputs, outputs = WIDTHS[i], WIDTHS[i + 1]
 
     def use(x: Tensor, whole: Tensor) -> Tensor:
+        if len(whole) != _numbers(i):
+            raise ValueError(
+                f"the block has {_numbers(i)} numbers and was given {len(whole)}: cut the padding off"
+            )
         matrix = whole[: inputs * outputs].view(outputs, inputs)
         bias = whole[inputs * outputs : -1]
         return (x @ matrix.T + bias).tanh() * whole[-1]

@@ -12,6 +12,8 @@ from dtlab.course.lessons.on_ranks import on_ranks, require_function
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from dtlab.ranks.worlds import World
+
 RANKS, NUMBERS = 4, 13
 MESHES = ((2, 2), (1, 4), (4, 1))  # copies x shards
 GRIDS = ((2, 2), (2, 4), (3, 2), (1, 3))
@@ -41,7 +43,8 @@ def mesh(checks: Checks, answer: Any, peers: Any) -> None:
     if copied:
         raise CheckFailed(f"peers is {copied} itself, or calls it. Write it out: divmod, and two lists.")
     _groups_right(checks, peers)
-    worlds = {shape: on_ranks(RANKS, _measure, answer, shape) for shape in MESHES}
+    results = on_ranks(RANKS, _measure, answer)
+    worlds = {shape: [one[shape] for one in results] for shape in MESHES}
     for (copies, shards), ranks in worlds.items():
         name = f"{copies} cop{'y' if copies == 1 else 'ies'} x {shards} shard{'s' if shards > 1 else ''}"
         size = 8 * -(-NUMBERS // shards)
@@ -129,29 +132,41 @@ def _part(flat: Tensor, shard: int, shards: int) -> Tensor:
     return padded[shard * size : (shard + 1) * size]
 
 
-def _measure(answer: Any, shape: tuple[int, int]) -> dict[str, Any]:
-    """What this rank sends, and what it gets."""
+def _measure(answer: Any) -> dict[tuple[int, int], dict[str, Any]]:
+    """For each mesh, what this rank sends and what it gets."""
+    from dtlab import world
+
+    with world() as w:
+        return {shape: _on_mesh(answer, shape, w) for shape in MESHES}
+
+
+def _on_mesh(answer: Any, shape: tuple[int, int], w: World) -> dict[str, Any]:
     import torch
     from torch.distributed.device_mesh import init_device_mesh
 
-    from dtlab import traffic, world
+    from dtlab import traffic
 
-    with world() as w:
-        grid = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "shard"))
-        size = -(-NUMBERS // shape[1])
-        gradient = _gradient(w.rank)
+    grid = init_device_mesh("cpu", shape, mesh_dim_names=("copy", "shard"))
+    size = -(-NUMBERS // shape[1])
+    gradient = _gradient(w.rank)
+    try:
         with traffic() as sent:
             part = answer(gradient, size, grid["shard"].get_group(), grid["copy"].get_group())
-        w.barrier()
-        found: dict[str, Any] = {op: sent.by_op[op].bytes for op in ("reduce_scatter", "all_reduce")}
-        found["other"] = sent.bytes - sum(found.values())
-        found["gave"] = None
-        if part is None:
-            found["gave"] = "None"
-        elif not isinstance(part, torch.Tensor) or part.shape != (size,):
-            found["gave"] = f"hybrid_reduce gave {describe(part)}: give this rank's {size} numbers."
-        elif difference(gradient, _gradient(w.rank)):
-            found["gave"] = (
-                "the gradient that was given is not what it was: reduce a copy, it may be used on."
-            )
-        return {**found, "part": part}
+    except NotImplementedError:
+        raise
+    except RuntimeError:  # of sizes that do not go together
+        return {
+            "gave": "a message was refused.\nWhere to look: a reduce-scatter takes as many times `size` "
+            "numbers as its group has ranks. Which group holds the shards?"
+        }
+    w.barrier()
+    found: dict[str, Any] = {op: sent.by_op[op].bytes for op in ("reduce_scatter", "all_reduce")}
+    found["other"] = sent.bytes - sum(found.values())
+    found["gave"] = None
+    if part is None:
+        found["gave"] = "None"
+    elif not isinstance(part, torch.Tensor) or part.shape != (size,):
+        found["gave"] = f"hybrid_reduce gave {describe(part)}: give this rank's {size} numbers."
+    elif difference(gradient, _gradient(w.rank)):
+        found["gave"] = "the gradient that was given is not what it was: reduce a copy, it may be used on."
+    return {**found, "part": part}

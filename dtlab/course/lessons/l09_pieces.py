@@ -44,7 +44,7 @@ def pieces(checks: Checks, answer: Any) -> None:
             wanted = max(0, min((rank + 1) * own, n) - rank * own)
             read = sum(stop - start for _, start, stop in plan)
             checks.integer(f"{case}: numbers that rank {rank} reads", read, wanted,
-                           look=_look(read, wanted, own))  # fmt: skip
+                           look=_look(read, wanted, own, n // ranks))  # fmt: skip
             files = len({file for file, _, _ in plan})
             least = len({i // size for i in range(rank * own, min((rank + 1) * own, n))})
             checks.integer(f"{case}: files that rank {rank} opens", files, least,
@@ -68,9 +68,11 @@ def pieces(checks: Checks, answer: Any) -> None:
     checks.passed[1:] = ["every rank's part, number by number"]
 
 
-def _look(read: int, wanted: int, own: int) -> str:
+def _look(read: int, wanted: int, own: int, rounded_down: int) -> str:
     if read == own and wanted < own:
         return "padding is not read: the part of the last ranks ends at n"
+    if read == rounded_down < own:
+        return "round up: with // alone the last numbers are on no rank"
     if read < wanted:
         return "a part may lie in several files: go on until its last number"
     return "the rank's own part alone: from rank * ceil(n / ranks), as many numbers"
