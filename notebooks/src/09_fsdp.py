@@ -824,7 +824,7 @@ for billions in SHAPES:
 # %% [markdown]
 # ## On a GPU
 # The calls are the same, with two things more. `fully_sharded(..., param_dtype=torch.bfloat16)` gathers and computes in half precision, so half the bytes cross, while parameters and optimizer stay FP32. And the gather of the next block runs beside the computation of this one: that is why torch keeps a block or two more
-# than the formula. With a large micro-batch the messages hide behind the computation; with a small one they do not (lesson 10, planned).
+# than the formula. With a large micro-batch the messages hide behind the computation; with a small one they do not (lesson 10).
 
 # %% tags=["gpu-optional"]
 if torch.cuda.is_available():
