@@ -14,7 +14,7 @@ parameter servers  2(n-1) a + max(2 S / B, 2 n S / (q B))   q servers beside n w
 =================  =======================================  ========================================
 
 It is for teaching and for orders of magnitude. Links that several ranks share, and libraries that change
-their algorithm with the size, are not in it: measured times of large machines need a fitted model.
+their algorithm with the size, are not in it: `collective_time` has a fitted model for measured times.
 
 Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH", 2005;
 for q servers Jiang et al., "A unified architecture for accelerating distributed DNN training" (BytePS), 2020.

@@ -23,7 +23,8 @@ class Preset:
 
     - `parameters`: all of them; `table_parameters`: those in embedding tables of a recommender.
     - `kv_heads`: heads of keys and values; `tied`: the output matrix is the input embedding.
-    - `sample_bytes`: what a counted module keeps of one sample for the backward pass, in fp32.
+    - `sample_bytes`: what a counted module keeps of one sample for the backward pass, in fp32;
+      `sample_flops`: its FLOPs of one sample, forward and backward.
     - `formula`: how `parameters` was counted; `source`: where the shape is from; `note`: what we assumed.
     """
 
@@ -46,6 +47,7 @@ class Preset:
     kv_heads: int = 0
     tied: bool = False
     sample_bytes: int = 0
+    sample_flops: int = 0
     note: str = ""
 
 

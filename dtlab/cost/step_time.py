@@ -145,6 +145,8 @@ class StepModel:
         row = self.calibration(strategy)
         if strategy.pp > 1:
             return PIPELINE_BOUND
+        if self.preset.family == "counted":
+            return f"estimate: FLOPs as counted, at the share of peak of other models ({row.source})"
         if row.kind == "estimate":
             return f"estimate: no measured run of this kind ({row.source})"
         nodes = self.machine.nodes(strategy.world_size)

@@ -7,6 +7,7 @@ gpt, llama     s * (6 * (P - what is only looked up) + 12 * L * h * s)
 bert           the same, without task head
 resnet         6 * (sum over convolutions of c_in * c_out * k^2 * side^2, and the classifier)
 deepfm         6 * (MLP + 2 * (fields + dense) * dim): the factorisation machine in its linear form
+counted        as counted of the module, 3 * forward (`dtlab.diagnose.count_module`)
 =============  =======================================================================================
 
 - 6 is 2 for multiply and add, times 3: the backward pass has two products for each of the forward pass.
@@ -89,6 +90,10 @@ def work_of(model: str | Preset, seq_len: int | None = None) -> Work:
             table_parameters=found.table_parameters,
             table_bytes=4.0 * found.fields * (found.dim + 1),
             layers=len(found.mlp) + 3,
+        )
+    if found.sample_flops:
+        return Work(
+            kind="transformer", product_flops=float(found.sample_flops), parameters=found.parameters, layers=0
         )
     raise UserError(
         f"preset = {found.name!r}: its shape is not known, so neither are its FLOPs; measure a run and use "

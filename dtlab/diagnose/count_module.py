@@ -1,4 +1,4 @@
-"""Any torch module as numbers that ``dtlab.cost`` takes: parameters, and bytes kept of a sample (lesson 09).
+"""Any torch module as numbers that ``dtlab.cost`` takes: parameters, bytes and FLOPs of a sample (lesson 09).
 
 The module runs once on the meta device, where tensors have shapes and no bytes: a model of 100 billion
 parameters is counted on a laptop. Values are unknown there, so a forward pass that branches on them cannot be
@@ -9,6 +9,8 @@ counted.
 - Activations are the tensors that autograd saves, each storage once, without parameters and buffers. They are
   taken to grow with the samples, and are given for fp32. Attention counts as fused: queries, keys, values,
   its output, and one number a query and head; the meta device itself would keep the matrix of scores.
+- FLOPs are those of products and convolutions as torch counts them in the forward pass, three times: once
+  forward, twice backward. All scores of attention count, also those that a mask leaves out.
 """
 
 import copy
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from dtlab.cost.presets import Preset
 from dtlab.errors import UserError, one_line
@@ -45,6 +48,8 @@ def count_module(
     >>> counted = count_module(model, torch.ones(4, 8))
     >>> counted.parameters, counted.sample_bytes  # of a sample: 8 numbers that enter, 16 after the ReLU
     (161, 96)
+    >>> counted.sample_flops == 6 * (8 * 16 + 16)
+    True
     """
     arguments = [*inputs, *keywords.values()]
     if (
@@ -58,7 +63,8 @@ def count_module(
     label = name or type(model).__name__
     on_meta = [_meta(value) for value in inputs], {key: _meta(value) for key, value in keywords.items()}
     try:
-        kept = _saved_bytes(model, *on_meta)
+        with FlopCounterMode(display=False) as flops:
+            kept, attention = _saved_bytes(model, *on_meta)
     except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
         raise UserError(
             f"module = {label}: its forward pass fails on the meta device ({one_line(str(error), 160)}); "
@@ -74,6 +80,7 @@ def count_module(
         source=f"{type(model).__module__}.{type(model).__qualname__}",
         table_parameters=sum({id(weight): weight.numel() for weight in tables}.values()),
         sample_bytes=round(kept / samples),
+        sample_flops=round(3 * (flops.get_total_flops() + attention) / samples),
         note=f"activations as autograd keeps them of {samples} samples, in fp32",
     )
 
@@ -98,7 +105,8 @@ def _meta(value: Any) -> Any:
     return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
 
 
-def _saved_bytes(model: nn.Module, inputs: list[Any], keywords: dict[str, Any]) -> int:
+def _saved_bytes(model: nn.Module, inputs: list[Any], keywords: dict[str, Any]) -> tuple[int, int]:
+    """Bytes that autograd keeps of a forward pass, and the FLOPs of its fused attention."""
     own = {_storage(tensor) for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, Tensor] = {}  # the tensors live until the sum is made, so no address is used twice
 
@@ -109,21 +117,29 @@ def _saved_bytes(model: nn.Module, inputs: list[Any], keywords: dict[str, Any]) 
 
     training = model.training
     model.train()
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), _FusedAttention():
+    fused = _FusedAttention()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), fused:
         output = model(*inputs, **keywords)
     total = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     model.train(training)
     del output
-    return total
+    return total, fused.flops
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Attention that keeps what a fused kernel keeps."""
+    """Attention that keeps what a fused kernel keeps; its FLOPs are added up here, since no kernel runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is not F.scaled_dot_product_attention:
             return function(*args, **(kwargs or {}))
         named = dict(zip(("query", "key", "value"), args, strict=False)) | (kwargs or {})
+        keys = named["key"].shape[-2]
+        self.flops += 2 * named["query"].numel() * keys  # the scores
+        self.flops += 2 * named["query"].shape[:-1].numel() * keys * named["value"].shape[-1]
         return _Attention.apply(named["query"], named["key"], named["value"])
 
 

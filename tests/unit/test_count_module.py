@@ -5,9 +5,12 @@ import torch
 from torch import nn
 
 from dtlab.cost.activations import resnet_activation_bytes
+from dtlab.cost.builders import transformer
 from dtlab.cost.decoder_activations import decoder_saved_bytes
 from dtlab.cost.rank_memory import rank_memory
+from dtlab.cost.step_time import step_time
 from dtlab.cost.strategy import Strategy
+from dtlab.cost.work import flops_per_sample
 from dtlab.diagnose.count_module import count_module
 from dtlab.diagnose.saved_bytes import SavedBytes
 from dtlab.errors import UserError
@@ -98,3 +101,13 @@ def test_what_cannot_be_counted_is_said(module: object, inputs: tuple, message: 
     with pytest.raises(UserError, match=message) as caught:
         count_module(module, *inputs)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+def test_flops_of_a_counted_gpt_are_those_of_the_formula_and_give_a_step_time() -> None:
+    model = GPT(vocab_size=512, sequence=64, dim=64, num_layers=2, num_heads=4)
+    counted = count_module(model, torch.zeros(3, 64, dtype=torch.int64), name="counted GPT")
+    shape = transformer(2, 64, 512, 64, heads=4, gated=False, tied=True)
+    assert counted.sample_flops == pytest.approx(flops_per_sample(shape), rel=0.01)
+    found = step_time(counted, Strategy(dp_replicate=8, micro_batch=8), "ml.g5.48xlarge")
+    assert found.compute > 0
+    assert found.error.startswith("estimate: FLOPs as counted")
