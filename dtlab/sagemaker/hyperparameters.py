@@ -35,7 +35,10 @@ def encode(values: Mapping[str, Any]) -> dict[str, str]:
         where = f"hyperparameters.{name}"
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{where} = {value!r}: give a finite number")
-        text = value if isinstance(value, str) else json.dumps(value)
+        try:
+            text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            raise UserError(f"{where} = {value!r}: give text, a number, true or false, or a list") from None
         if name.startswith("sagemaker_"):
             raise UserError(f"{where}: names with sagemaker_ belong to SageMaker; choose another")
         if "'" in name or "'" in text:

@@ -104,6 +104,12 @@ class TrainingJob:
         self._check_channels()
         for name, pattern in self.metrics.items():
             _check_metric(name, pattern)
+        for name, value in self.tags.items():
+            if not isinstance(value, str | int | float):
+                raise UserError(f"tags.{name} = {value!r}: give text")
+        for name, allowed in self.quotas.items():
+            if isinstance(allowed, bool) or not isinstance(allowed, int) or allowed < 0:
+                raise UserError(f"quotas.{name} = {allowed!r}: give the number of hosts that are allowed")
         for limit, what in ((40, "metrics"), (50, "tags"), (19, "channels"), (80, "environment")):
             if len(getattr(self, what)) > limit:
                 raise UserError(f"{what}: {len(getattr(self, what))} of them; at most {limit} fit into a job")

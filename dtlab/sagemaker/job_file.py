@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dtlab.errors import UserError
+from dtlab.errors import UserError, one_line
 from dtlab.sagemaker.job import TrainingJob
 from dtlab.settings_file import near_name, read_settings
 
@@ -36,7 +36,7 @@ def read_job(path: str | Path) -> TrainingJob:
         given["rehearsal"] = replace(small, channels=folders)
         return TrainingJob(**given)
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise UserError(one_line(f"{where}: {error}", most=600)) from None
 
 
 def _of(table: str, defaults: Any, values: Mapping[str, Any]) -> dict[str, Any]:

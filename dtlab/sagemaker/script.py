@@ -25,7 +25,7 @@ __all__ = ["folder_of", "main", "train_config"]
 
 RUN = "run"
 # A stop by signal, as a shell reports it: the platform stopped the job, the script did not fail.
-STOPPED = {"SIGTERM": 143, "SIGINT": 130}
+STOPPED = {"SIGTERM": 143, "spot notice": 143, "SIGINT": 130}
 
 
 def main(environ: Mapping[str, str] = os.environ) -> int:

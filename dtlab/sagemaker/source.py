@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -36,9 +37,9 @@ def check_source(folder: Path, entry_script: str, field: str = "source") -> Path
         UserError: with the full path that was looked for, and the name that would be right where one is near.
     """
     where = f"{field}.entry_script = {entry_script!r}"
-    if str(folder).startswith("s3:"):
+    if "s3:" in folder.parts:
         raise UserError(f"{field}.folder = {str(folder)!r}: name a folder of this machine; dtlab uploads it")
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # False, too, where the name is too long to be asked about
         raise UserError(f"{field}.folder = {str(folder)!r}: no such folder ({folder.absolute()})")
     if entry_script.startswith("s3:"):
         raise UserError(
@@ -52,7 +53,7 @@ def check_source(folder: Path, entry_script: str, field: str = "source") -> Path
     if "'" in entry_script:
         raise UserError(f"{where}: an apostrophe breaks the SDK's start script; rename the script")
     found = folder / path
-    if found.is_file():
+    if os.path.isfile(found):
         return found
     inner = PurePosixPath(*path.parts[1:]) if len(path.parts) > 1 else None
     hint = ""

@@ -25,6 +25,7 @@ __all__ = [
 LOCAL = ("local", "local_gpu")
 MOST_KEEP_ALIVE, MOST_RETRIES = 21_600, 30
 DAY = 86_400
+MOST_HOSTS = 1000  # beyond it a typing error is likelier than a quota
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,8 @@ class Compute:
             ("keep_alive_seconds", 0),
         ):
             _whole(f"compute.{name}", getattr(self, name), least)
+        if self.instance_count > MOST_HOSTS:
+            raise UserError(f"compute.instance_count = {self.instance_count}: give at most {MOST_HOSTS}")
         if self.retries > MOST_RETRIES:
             raise UserError(f"compute.retries = {self.retries}: SageMaker makes at most {MOST_RETRIES}")
         if self.keep_alive_seconds > MOST_KEEP_ALIVE:

@@ -1,5 +1,6 @@
 """A training job refuses what SageMaker would refuse later, or take and bill for nothing."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,9 @@ def test_name_that_the_service_refuses(name):
         ({"channels": {"train": "bucket/data"}}, "channels.train"),
         ({"channels": {"code": "s3://bucket/data"}}, "channels.code"),
         ({"channels": {"it's": "s3://bucket/data"}}, "channels.it's"),
+        ({"hyperparameters": {"day": date(1979, 5, 27)}}, "hyperparameters.day"),
+        ({"tags": {"team": ["a"]}}, "tags.team"),
+        ({"quotas": {"ml.g5.12xlarge": "two"}}, "quotas.ml.g5.12xlarge"),
         ({"metrics": {"loss": "loss="}}, "one group"),
         ({"metrics": {"loss": "("}}, "metrics.loss"),
         ({"role": "my-role"}, "arn:aws:iam"),
@@ -135,6 +139,7 @@ def test_field_that_is_wrong_is_named(fields, named):
         (Compute, {"keep_alive_seconds": 21_601}, "21600"),
         (Compute, {"retries": 31}, "30"),
         (Compute, {"instance_count": 0}, "instance_count"),
+        (Compute, {"instance_count": 2**62}, "at most 1000"),
         (Checkpoint, {"s3_uri": "/local"}, "checkpoint.s3_uri"),
         (Checkpoint, {"every_seconds": 0}, "every_seconds"),
         (Network, {"subnets": ("subnet-1",)}, "security_groups"),
