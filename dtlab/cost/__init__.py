@@ -18,7 +18,8 @@
 - `embedding`, `embedding_plan`: bytes of one step for each way to hold a table, and the least (lesson 07).
 - `collectives`: seconds of an all-reduce by the textbook model (lesson 02).
 - `collective_time`, `collective_fit`, `networks`: seconds of a collective by two fitted numbers, how they are
-  fitted, and the links of each machine with their source (lesson 02).
+  fitted, and the links of each machine with their source (lessons 02 and 10).
+- `bucket_time`: buckets of gradients on a link, and the size that exposes least (lesson 10).
 - `step_time`: seconds of a step under a `Strategy`, item by item, with the error measured for its kind; its
   parts: `work` (FLOPs), `calibration` (what cards reach), `sync_time` (messages), `machines` (lesson 09).
 - `step_scaling`: throughput and efficiency from few ranks to many by that model (lesson 01).

@@ -141,8 +141,8 @@ print(f"ratio: {milliseconds['one_each'] / milliseconds['one_flat']:.0f}")
 # %%
 ask.reveal(
     "c",
-    because="The same 108,800 bytes. But every all-reduce pays for its messages' way, "
-    "however little they carry, and here it is paid 200 times.",
+    because="The same 108,800 bytes. But every all-reduce pays a latency, however little it "
+    "carries, and here it is paid 200 times.",
 )
 
 # %% [markdown]
@@ -355,7 +355,7 @@ else:
 
 # %% [markdown]
 # On a CPU this is half a victory. Ranks and their all-reduces share the cores, so what is hidden makes the computing beside it slower. That is why `dtlab.data_parallel` takes one bucket on a CPU. A card computes while its
-# host's adapter sends. In the paper on torch's DDP (Li et al., 2020) overlap made a step 35 to 38 % shorter with NCCL, and 21 to 27 % with gloo.
+# host's adapter sends. In the paper on torch's DDP (Li et al., 2020) overlap made a step 35 to 38 % shorter with NCCL, and 22 to 27 % with gloo.
 #
 # One trap. All ranks must start their buckets in the same order, or rank 0's bucket 2 meets rank 1's bucket 3. Your hooks start them as gradients come, which is the same everywhere for this model. `dtlab.parallel.HandDDP` and torch's DDP keep to the order of the list whatever comes first.
 #
@@ -383,8 +383,8 @@ for size, seconds in mine[::4]:
     print(f"{size:9,} bytes: {seconds * 1e6:8.0f} us")
 
 # %% [markdown]
-# From 1 KiB to 256 KiB next to nothing changes: that is latency. Then the time grows with the bytes: that is bandwidth. The textbook of lesson 02 adds the two, $T = \alpha + kS/B$, with $kS$ the bytes that each of $n$ ranks sends, $k = 2(n-1)/n$. A library does better than that on large messages and
-# worse on middling ones: it cuts them into chunks and sends one while it adds another. With the best number of chunks the time becomes
+# From 1 KiB to 256 KiB next to nothing changes: that is latency. Then the time grows with the bytes: that is bandwidth. The textbook of lesson 02 adds the two, $T = \alpha + kS/B$, with $kS$ the bytes that each of $n$ ranks sends, $k = 2(n-1)/n$. Measured ones take longer than
+# that in the middle: a library cuts a tensor into chunks, so that one can travel while another is added, and every chunk has a latency of its own. With the best number of chunks the time becomes
 #
 # $$T = \Big(\sqrt{\alpha} + \sqrt{kS/B}\Big)^2 = \alpha + 2\sqrt{\alpha\,kS/B} + kS/B$$
 #
