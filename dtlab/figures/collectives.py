@@ -36,6 +36,8 @@ def collective_time_figure(
     >>> link = Link(alpha_seconds=20e-6, bytes_per_second=100e9)
     >>> figure = collective_time_figure([(2.0**p, 1e-4 * 2 ** (p - 20)) for p in (20, 24)], link, ranks=8)
     """
+    from matplotlib.ticker import LogLocator
+
     points = sorted([*measured, *held_out])
     if not points:
         raise ValueError("measured and held_out are empty: give at least one (bytes, seconds)")
@@ -57,7 +59,7 @@ def collective_time_figure(
             f"{link.bytes_per_second / 1e9:.3g} GB/s; both cost the same at {_size(turn)}. {listed}."
         ),
         xlabel="size (bytes)",
-        ylabel="time (s)",
+        ylabel="time",
         size=(7.2, 3.8),
     )
     low, high = points[0][0] / 2, points[-1][0] * 2
@@ -84,6 +86,9 @@ def collective_time_figure(
     ax.set_xticks(_ticks(low, high))
     ax.set_xticklabels([_size(tick) for tick in _ticks(low, high)])
     ax.minorticks_off()
+    bottom, top = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if top < 100 * bottom else (1.0,)))
+    ax.yaxis.set_major_formatter(lambda seconds, _: _time(seconds))
     ax.grid(True, which="major", color="#E5E5E5", linewidth=0.6)
     ax.legend(frameon=False, fontsize=9)
     return fig

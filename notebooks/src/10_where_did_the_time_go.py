@@ -170,24 +170,24 @@ def step_with(share, layers, width, rows=64):
 
 # %%
 def recorded(share, layers, width):
-    """The traces of five steps of this rank."""
+    """The traces of three steps of this rank."""
     with world() as w:
         step, traces = step_with(share, layers, width), []
         step()  # allocates: look at those after it
-        for _ in range(5):
+        for _ in range(3):
             w.barrier()
             traces.append(record_trace(step))
         return traces
 
 
 def record(share, *sizes):
-    """One trace for each of two ranks: of the shortest of five steps."""
+    """One trace for each of two ranks: of the shortest of three steps."""
     ranks = launch(recorded, 2, share, *sizes, timeout=60, echo=False)
     return min(zip(*ranks), key=lambda step: max(trace.step_us for trace in step))
 
 
 # %% tags=["varies"]
-with running("ten steps on two ranks"):
+with running("six steps on two ranks"):
     runs = {share.__name__: record(share, 100, 16) for share in (one_each, one_flat)}
 show(trace_figure(runs))
 
@@ -347,14 +347,14 @@ def in_buckets(overlapped, count=4):
 # %% tags=["varies"]
 if solved("10-overlap"):
     ways = {"one each": one_each, "one flat": one_flat, "your buckets": in_buckets(overlapped)}
-    with running("fifteen steps on two ranks"):
+    with running("nine steps on two ranks"):
         runs = {name: record(share, 12, 256) for name, share in ways.items()}
     show(trace_figure(runs))
 else:
     print("to do: solve 10-overlap, then run this cell again")
 
 # %% [markdown]
-# On a CPU this is half a victory. Ranks and their all-reduces share the cores, so what is hidden makes the computing beside it slower. That is why `dtlab.data_parallel` takes one bucket on a CPU. A card computes while its
+# (The pictures stored with the solution come from a machine with two busy cores; yours will look calmer.) On a CPU overlap is half a victory. Ranks and their all-reduces share the cores, so what is hidden makes the computing beside it slower. That is why `dtlab.data_parallel` takes one bucket on a CPU. A card computes while its
 # host's adapter sends. In the paper on torch's DDP (Li et al., 2020) overlap made a step 35 to 38 % shorter with NCCL, and 22 to 27 % with gloo.
 #
 # One trap. All ranks must start their buckets in the same order, or rank 0's bucket 2 meets rank 1's bucket 3. Your hooks start them as gradients come, which is the same everywhere for this model. `dtlab.parallel.HandDDP` and torch's DDP keep to the order of the list whatever comes first.

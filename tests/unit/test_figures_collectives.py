@@ -50,6 +50,20 @@ def test_the_size_at_which_both_parts_cost_the_same_is_marked() -> None:
     assert any(next(iter(line.get_xdata())) == pytest.approx(914_286, rel=1e-3) for line in axes.lines)
 
 
+def test_times_within_one_decade_still_have_several_ticks_with_units() -> None:
+    figure = collective_time_figure([(2.0**10, 2e-4), (2.0**22, 9e-4)], LINK, 2)
+    (axes,) = figure.axes
+    bottom, top = axes.get_ylim()
+    figure.canvas.draw()
+    shown = [
+        label.get_text()
+        for at, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+        if bottom <= at <= top
+    ]
+    assert len(shown) >= 3
+    assert all(label.endswith(("us", "ms")) for label in shown)
+
+
 def test_no_point_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         collective_time_figure([], LINK, 8)
