@@ -69,7 +69,8 @@ def gather_by_id(
     if len(again):
         raise UserError(
             f"{len(again)} of {len(ordered.unique())} samples were evaluated more than once, "
-            f"first id {int(again[0])}; use GlobalBatchSampler(shuffle=False), which does not pad"
+            f"first id {int(again[0])}; give every sample an id of its own, and take a sampler that does not "
+            "pad: GlobalBatchSampler(shuffle=False)"
         )
     if num_samples is not None and len(ordered) != num_samples:
         raise UserError(f"{len(ordered)} samples were evaluated, {num_samples} expected; use tail='keep'")

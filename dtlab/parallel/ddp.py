@@ -10,6 +10,7 @@
 """
 
 import inspect
+import os
 import re
 import warnings
 import weakref
@@ -71,6 +72,7 @@ def data_parallel(
     if world is not None:
         model = model.to(world.device)
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
+        _warn_if_apart()
         return _alone(model)
     check_sparse_gradients(model, dist.get_backend(group))
     for name, parameter in model.named_parameters():
@@ -127,6 +129,18 @@ def _keep_gradients(model: Any) -> Iterator[None]:
         yield
     finally:
         model.set_requires_gradient_sync(True)
+
+
+def _warn_if_apart() -> None:
+    """Ranks that joined no group would each train a model of their own, and all would look well."""
+    size = os.environ.get("WORLD_SIZE", "")
+    if not dist.is_initialized() and size.isdigit() and int(size) > 1:
+        warnings.warn(
+            f"WORLD_SIZE = {size}, but this process joined no group: it trains alone, on all of the data; "
+            "put the code inside `with dtlab.world():`",
+            DtlabWarning,
+            stacklevel=3,
+        )
 
 
 def _alone(model: nn.Module) -> nn.Module:

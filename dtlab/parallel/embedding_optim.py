@@ -6,7 +6,7 @@ Adagrad keeps the sum of a row's mean squared gradients: 4 bytes a row, 1/d of A
 ``s[i] += mean over columns of g[i]^2``, ``w[i] -= lr * g[i] / (sqrt(s[i]) + eps)``
 
 Only touched rows change, so a row's owner needs nothing of other ranks. Of a table that is cut by columns a
-rank has some columns of a row, and would sum another mean: take another optimizer there.
+rank has some columns of a row, and would sum another mean: such a table is refused.
 
 Duchi, Hazan and Singer, JMLR 2011, for Adagrad; per row as in FBGEMM ("rowwise_adagrad") and DLRM, arXiv
 2104.05158, section 4.
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dtlab.errors import UserError
+from dtlab.parallel.sharded import shard_table
 
 __all__ = ["RowWiseAdagrad"]
 
@@ -27,7 +28,7 @@ __all__ = ["RowWiseAdagrad"]
 class RowWiseAdagrad(Optimizer):
     """For parameters [rows, columns] with dense or sparse gradients. ``state[p]["sum"]``: [rows].
 
-    ``UserError``: a rate or ``eps`` below 0, a parameter that is no table.
+    ``UserError``: a rate or ``eps`` below 0, a parameter that is no table or one cut by columns.
 
     >>> weight = torch.nn.Parameter(torch.zeros(3, 2))
     >>> weight.grad = torch.sparse_coo_tensor([[1]], torch.tensor([[3.0, 4.0]]), (3, 2))
@@ -46,6 +47,11 @@ class RowWiseAdagrad(Optimizer):
                 if parameter.dim() != 2:
                     shape = tuple(parameter.shape)
                     raise UserError(f"params: shape {shape}; row-wise Adagrad is for tables [rows, columns]")
+                if len(getattr(shard_table(parameter), "columns", [])) > 1:
+                    raise UserError(
+                        "params: a table that is cut by columns; each rank would take the mean of its own "
+                        "part of a row: hold the table row_wise, or take torch.optim.Adagrad"
+                    )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from dtlab.errors import DtlabWarning, UserError, require_number, require_whole
+from dtlab.ranks import agreement
 from dtlab.train.schedule import Schedule
 
-__all__ = ["check_arguments", "check_rows"]
+__all__ = ["check_alike", "check_arguments", "check_rows"]
 
 
 def check_arguments(
@@ -82,6 +84,37 @@ def _check_parameters(model: nn.Module, optimizer: Optimizer) -> None:
             DtlabWarning,
             stacklevel=4,
         )
+
+
+def check_alike(
+    optimizer: Optimizer, schedule: Schedule | None, options: Mapping[str, Any], *, is_whole: bool
+) -> None:
+    """Refuse ranks that would train differently: their replicas drift apart without a word (collective).
+
+    Args:
+        optimizer: of this rank.
+        schedule: of this rank, or None.
+        options: others by name, as plain values.
+        is_whole: every rank holds the whole model, so its optimizer has the same groups.
+
+    Raises:
+        UserError: on every rank, with what each has.
+    """
+    if agreement.world_size() == 1:
+        return
+    mine = {name: str(value) for name, value in options.items()}
+    mine["optimizer"] = type(optimizer).__name__
+    mine["schedule"] = str(None if schedule is None else schedule.state_dict()["plan"])
+    for number, group in enumerate(optimizer.param_groups if is_whole else []):
+        for name, value in group.items():
+            if isinstance(value, bool | int | float | tuple | None | Tensor):
+                plain = float(value) if isinstance(value, Tensor) else value
+                mine[f"{name} of param group {number}"] = str(plain)
+    everybody = agreement.gather(mine, dst=None) or []
+    for name in dict.fromkeys(name for each in everybody for name in each):
+        values = {rank: each.get(name, "none") for rank, each in enumerate(everybody)}
+        if len(set(values.values())) > 1:
+            raise UserError(f"ranks disagree on the trainer's {name}: {values}; give every rank the same")
 
 
 def check_rows(batch: Any, rows: Any) -> None:

@@ -52,7 +52,7 @@ def rank_batches(
     rank = agreement.rank() if part is None else part
     size = agreement.world_size() if parts is None else parts
     each, most = max(1, batch // size), -(-rows // size)
-    mine = torch.arange(rank, rows, size)
+    mine = torch.arange(min(rank, rows), rows, size)  # more ranks than rows: some have none
     for start in range(0, most, each):
         yield mine[start : start + each]
 

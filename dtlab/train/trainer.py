@@ -24,7 +24,7 @@ from dtlab.parallel.pipelined_model import PipelinedModel
 from dtlab.parallel.sampled_communication import SampledClock
 from dtlab.parallel.sharded import local_part
 from dtlab.ranks import agreement
-from dtlab.train.arguments import check_arguments, check_rows
+from dtlab.train.arguments import check_alike, check_arguments, check_rows
 from dtlab.train.flags import Flags
 from dtlab.train.layout import RunLayout
 from dtlab.train.losses import Loss, binary_cross_entropy
@@ -158,6 +158,16 @@ class Trainer:
             world_size=self._parts,
         )  # fmt: skip
         is_lean = is_lean and all(option is None for option in (clip, micro_batch, count, seed))
+        check_alike(
+            optimizer,
+            schedule,
+            {
+                "clip": clip, "micro_batch": micro_batch, "count": count is not None,
+                "precision": precision.name, "non_finite": non_finite, "find_unused": find_unused,
+                "log_every": log_every,
+            },
+            is_whole=self.layout is None,
+        )  # fmt: skip
         self._check = full.check
         self.full = None if is_lean else full
         """The step with everything, or None where nothing but the plain step was asked for."""

@@ -364,6 +364,7 @@ def refusals() -> dict[str, str]:
             "padding": lambda: RowWise(nn.Embedding(5, 4, padding_idx=0)),
             "norm": lambda: ColumnWise(nn.Embedding(5, 4, max_norm=1.0)),
             "columns": lambda: ColumnWise(nn.Embedding(5, 1)),
+            "a number a row": lambda: RowWiseAdagrad(ColumnWise(nn.Embedding(5, 4)).parameters()),
             "empty part": lambda: DTensorRows(nn.Embedding(1, 4)),
             "dtensor": lambda: DTensorRows(nn.Embedding(5, 4, sparse=True)),
             "name": lambda: shard_embeddings(deepfm(0, False), {"embeddings": "row_wise"}),
@@ -383,6 +384,8 @@ def test_what_cannot_be_sharded_is_refused_with_the_name_and_the_way_out() -> No
     found = launch(refusals, 2)[0]
     assert found["padding"].startswith("padding_idx: 0")
     assert found["norm"].startswith("max_norm: 1.0")
+    assert "cut by columns" in found["a number a row"]
+    assert "row_wise" in found["a number a row"]
     assert found["columns"] == "dim: 1 columns for 2 ranks leave some without any; hold this table row_wise"
     assert found["empty part"].startswith("rows: 1 in equal blocks leave rank 1 without any")
     assert found["dtensor"].startswith("sparse: DTensor has no sparse gradients")

@@ -74,8 +74,12 @@ def test_a_sharded_table_and_its_state_are_whole_on_rank_0_and_move_between_layo
 def refused() -> str:
     with dtlab.world():
         model = shard_embeddings(model_of(0), {"embedding": "column_wise"})
-        optimizer = RowWiseAdagrad([table_of(model)], 0.1)
+        table = table_of(model)
+        optimizer = torch.optim.SGD([table], 0.1)
         train(model, optimizer, 0, 1)
+        optimizer.state[table] = {
+            "sum": torch.zeros(len(table))
+        }  # as an optimizer of somebody's own may keep
         try:
             gather_state(model, optimizer)
         except UserError as error:
