@@ -24,6 +24,7 @@ _HOME = {
     "broadcast": "dtlab.ranks.agreement",
     "all_agree": "dtlab.ranks.agreement",
     "traffic": "dtlab.collectives.traffic_counter",
+    "same_collectives": "dtlab.collectives.same_collectives",
     "GlobalBatchSampler": "dtlab.data.sampler",
     "Batch": "dtlab.data.batch",
     "Loader": "dtlab.data.loader",
