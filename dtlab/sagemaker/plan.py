@@ -177,7 +177,12 @@ def _requirement_notes(job: TrainingJob, files: tuple[str, ...]) -> list[str]:
         return ["no requirements.txt in the source folder: the image must hold what dtlab needs"]
     lines = (job.source.folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
     names = [line.split("#")[0].strip().lower() for line in lines]
-    return [
+    needs = []
+    if job.mlflow.arn and not any(name.startswith("sagemaker-mlflow") for name in names):
+        needs.append(
+            "mlflow.arn: requirements.txt does not name sagemaker-mlflow, by which mlflow finds the server"
+        )
+    return needs + [
         f"requirements.txt names {name!r}: it replaces the build of the image, which fits its CUDA and NCCL"
         for name in names
         if name.replace("=", " ").replace(">", " ").replace("<", " ").split()[:1] == ["torch"]

@@ -139,6 +139,8 @@ class _Stage:
 
     def play(self) -> Rehearsed:
         began = time.monotonic()
+        if self.job.layout.launcher == "mpi":
+            self.tell("the job starts its ranks by mpirun; here torchrun does")
         channels = self._channels()
         self.tell(f"{len(self.hosts)} hosts x {self.ranks} ranks, from beginning to end")
         whole = self._attempt("whole", channels)

@@ -149,6 +149,14 @@ def test_cards_that_would_idle_are_counted(job):
     assert any("6 of 8 cards idle and are billed" in note for note in plan.notes)
 
 
+def test_mlflow_without_its_plugin_and_torch_in_the_requirements_are_noted(job, tmp_path):
+    (tmp_path / "requirements.txt").write_text("mlflow\ntorch==2.13.0  # newest\n")
+    arn = "arn:aws:sagemaker:us-east-1:111122223333:mlflow-app/a"
+    notes = make_plan(replace(job, mlflow=Mlflow(arn=arn))).notes
+    assert any("sagemaker-mlflow" in note for note in notes)
+    assert any("'torch==2.13.0'" in note for note in notes)
+
+
 def test_alarm_threshold_is_that_of_a_card_times_the_cards(job):
     alarms = idle_alarms(replace(job, compute=Compute(instance_count=2)), "demo-1")
     assert [alarm["Dimensions"][0]["Value"] for alarm in alarms] == ["demo-1/algo-1", "demo-1/algo-2"]
