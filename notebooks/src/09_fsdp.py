@@ -82,8 +82,8 @@ summed = state_bytes_per_parameter("bf16-mixed", fp32_gradients=True)
 print(f"FP32: value 4 + gradient 4 + two moments 8 = {fp32}")
 print(f"bf16 with an FP32 master copy: 2 + 2 + (4 + 8) = {mixed}; gradients summed in FP32: {summed}")
 for billions in (0.32, 1, 7, 10):
-    states = [each * billions for each in (mixed, summed)]
-    print(f"{billions:5} billion parameters: {states[0]:5.1f} to {states[1]:5.1f} GB")
+    low, high = mixed * billions, summed * billions
+    print(f"{billions:5} billion parameters: {low:5.1f} to {high:5.1f} GB")
 
 # %% [markdown]
 # 16 to 18 bytes for each parameter, so a card of 40 GiB, filled to 80 %, ends at 2.1 billion, before the first activation. Now on real ranks, in our size: a GPT of 0.8 million parameters, 12.8 MB of states, on "cards" of 9 MB. Two of
@@ -228,8 +228,8 @@ UNITS = [*of_blocks, model.num_parameters - sum(of_blocks)]
 print("units:", UNITS, "together", f"{sum(UNITS):,}")
 for zero in (0, 1, 2, 3):
     parts = [zero_bytes(UNITS, n, zero, precision="fp32") for n in (1, 4, 8)]
-    held = [sum(one.items[i] for i in ("parameters", "gradients", "optimizer")) for one in parts]
-    print(f"ZeRO-{zero}: held on 1, 4 and 8 ranks:", *(f"{size:11,}" for size in held), "bytes")
+    kept = [sum(one.items[i] for i in ("parameters", "gradients", "optimizer")) for one in parts]
+    print(f"ZeRO-{zero}: held on 1, 4 and 8 ranks:", *(f"{each:11,}" for each in kept), "bytes")
 
 # %% [markdown]
 # ## Break it: cut, and gathered all at once
