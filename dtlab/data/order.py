@@ -6,6 +6,8 @@
   every W, also when the batch does not divide by W.
 """
 
+import math
+
 import numpy as np
 
 from dtlab.errors import UserError
@@ -47,7 +49,10 @@ def checked_weights(weights: object, num_samples: int) -> np.ndarray:
     Raises:
         UserError: wrong length, a negative or non-finite weight, or nothing but zeros.
     """
-    array = np.asarray(weights, dtype=np.float64)
+    try:
+        array = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"weights are no numbers ({error}); give one number per sample") from None
     if array.shape != (num_samples,):
         raise UserError(f"weights has the shape {array.shape}; give one weight per sample: ({num_samples},)")
     bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
@@ -55,9 +60,14 @@ def checked_weights(weights: object, num_samples: int) -> np.ndarray:
         raise UserError(
             f"weights[{bad[0]}] is {array[bad[0]]}; every weight must be a finite number that is not negative"
         )
-    if array.sum() == 0:
+    if _sum(array) == 0:
         raise UserError("weights are all 0; give at least one sample a positive weight")
-    return array
+    return array if math.isfinite(_sum(array)) else array / array.max()
+
+
+def _sum(array: np.ndarray) -> float:
+    with np.errstate(over="ignore"):
+        return float(array.sum())
 
 
 def rank_counts(global_size: int, world_size: int) -> list[int]:

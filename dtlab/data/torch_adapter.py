@@ -7,6 +7,7 @@
 """
 
 import multiprocessing
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.process import BaseProcess
@@ -138,6 +139,8 @@ class SampledDataLoader:
         self._loader: DataLoader[Any] | None = loader
         self._workers: list[BaseProcess] = []
         self.sampler = sampler
+        self.wait_seconds = 0.0
+        """Seconds, over all epochs so far, that the consumer waited for data. Set it to 0 to measure anew."""
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -185,7 +188,9 @@ class SampledDataLoader:
             if named.workers and method == "forkserver":
                 named.watch()
             while left:
+                asked = time.perf_counter()
                 batch = next(iterator)
+                self.wait_seconds += time.perf_counter() - asked
                 size = min(sampler.global_batch, left)
                 left -= size
                 sampler.advance(size, walk)

@@ -117,16 +117,16 @@ def check_alike(
             raise UserError(f"ranks disagree on the trainer's {name}: {values}; give every rank the same")
 
 
-def check_rows(batch: Any, rows: Any) -> None:
+def check_rows(mine: int, rows: Any) -> None:
     """Refuse a row count of the global batch that cannot be one.
 
     Raises:
         UserError: no whole number, below 1, or below the rows of this rank's part.
     """
     require_whole("rows", rows, 1, "rows: a step needs at least one row over all ranks")
-    if rows < len(batch):
+    if rows < mine:
         raise UserError(
-            f"rows = {rows}: this rank alone holds {len(batch)} rows; give the row count of the global "
+            f"rows = {rows}: this rank alone holds {mine} rows; give the row count of the global "
             "batch, over all ranks together"
         )
 

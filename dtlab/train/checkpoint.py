@@ -24,14 +24,14 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
-from dtlab.errors import DtlabWarning, UserError
+from dtlab.errors import DtlabWarning, UserError, require_number, require_whole
 from dtlab.ranks import agreement
 from dtlab.train.checkpoint_entry import enter, own_group, together
 from dtlab.train.checkpoint_parts import Stateful, apply, is_per_rank
 from dtlab.train.checkpoint_read import problem_with, read_states
 from dtlab.train.checkpoint_status import SaveStatus
 from dtlab.train.checkpoint_store import CheckpointInfo, Store, candidates, describe
-from dtlab.train.checkpoint_take import take_job
+from dtlab.train.checkpoint_take import check_head, take_job
 from dtlab.train.checkpoint_write import Job, write
 from dtlab.train.staging import Stage
 
@@ -76,8 +76,11 @@ class Checkpointer:
         enter_seconds: float = 10.0,
         timeout: float = 1800.0,
     ) -> None:
-        if keep < 1:
-            raise UserError(f"keep = {keep}: keep at least 1 checkpoint")
+        require_whole("keep", keep, 1, "complete checkpoints that stay")
+        for name, seconds in (("enter_seconds", enter_seconds), ("timeout", timeout)):
+            require_number(name, seconds, lambda value: value > 0, "seconds above 0")
+        if not isinstance(folder, str | Path) or not str(folder) or "\0" in str(folder):
+            raise UserError(f"folder = {folder!r}: name a folder, one for each run")
         if on_failure not in ("raise", "warn"):
             raise UserError(f"on_failure = {on_failure!r}: choose 'raise' or 'warn'")
         self.folder = Path(folder).absolute()
@@ -97,6 +100,7 @@ class Checkpointer:
         self._good: int | None = None
         self._last_error: str | None = None
         self._seen_step = self._failures = 0
+        self._is_closed = False
         stores = self._together(lambda: self._open(keep))
         for line in stores[0]:
             self._say(line)
@@ -126,6 +130,9 @@ class Checkpointer:
                 earlier checkpoints stay as they are.
         """
         started = time.perf_counter()
+        check_head(parts, step, samples)
+        if self._is_closed:
+            raise UserError(f"checkpoint folder {str(self.folder)!r}: was closed; make a new Checkpointer")
         try:
             self._finish()
             self._seen_step = step
@@ -279,6 +286,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait for the save in flight and free the folder (collective); before the process group ends."""
+        self._is_closed = True
         try:
             self._finish()
         finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from dtlab.errors import UserError
 from dtlab.parallel.ddp import unwrap
@@ -140,6 +141,22 @@ def take(parts: Mapping[str, Any], rank: int) -> Taken:
     return taken
 
 
+def _load_optimizer(optimizer: Optimizer, state: Any) -> None:
+    """torch takes over the groups of another kind of optimizer, and fails in the next step, or never."""
+    before = optimizer.state_dict()
+    optimizer.load_state_dict(state)
+    # What a newer torch added, the optimizer has filled in itself by now.
+    lacking = sorted(
+        {key for key in optimizer.defaults for group in optimizer.param_groups if key not in group}
+    )
+    if lacking:
+        optimizer.load_state_dict(before)
+        raise ValueError(
+            f"it was saved by another optimizer, without {', '.join(lacking)}, which "
+            f"{type(optimizer).__name__} needs"
+        )
+
+
 def apply(name: str, part: Any, state: Any) -> None:
     """Put a state back into its part; a dict is filled anew.
 
@@ -149,7 +166,10 @@ def apply(name: str, part: Any, state: Any) -> None:
     part = bare(part)
     if hasattr(part, "load_state_dict"):
         try:
-            part.load_state_dict(state)
+            if isinstance(part, Optimizer):
+                _load_optimizer(part, state)
+            else:
+                part.load_state_dict(state)
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise UserError(

@@ -71,7 +71,10 @@ def read_states(path: Path, parts: Mapping[str, Any], group: dist.ProcessGroup |
     content: dict[str, Any] = {}
 
     def look() -> None:
-        content.update(describe(path)[1])
+        try:
+            content.update(describe(path)[1])
+        except UserError as error:
+            raise UserError(f"checkpoint {str(path)!r}: {error}; name another") from None
         known = {**content["parts"], **(content["ranks"][0] if content["ranks"] else {})}
         for name in parts:
             if name not in known:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_whole
 from dtlab.ranks import agreement
 from dtlab.train import checkpoint_sharded as sharding
 from dtlab.train.checkpoint_entry import differing
@@ -15,7 +15,24 @@ from dtlab.train.checkpoint_parts import joined, take
 from dtlab.train.checkpoint_write import Job
 from dtlab.train.staging import Stage, as_written
 
-__all__ = ["take_job"]
+__all__ = ["check_head", "take_job"]
+
+
+def check_head(parts: Any, step: Any, samples: Any) -> None:
+    """Refuse what no checkpoint can be found again under.
+
+    Raises:
+        UserError: ``parts`` are no dict, or ``step`` or ``samples`` no whole number from 0 on.
+
+    >>> check_head({"model": None}, 10, samples=640)
+    """
+    if not isinstance(parts, Mapping):
+        raise UserError(f"parts = a {type(parts).__name__}: give a dict, for example {{'model': model}}")
+    for name in parts:
+        if not isinstance(name, str):
+            raise UserError(f"parts: {name!r} is a {type(name).__name__}; name every part by a text")
+    require_whole("step", step, 0, "optimizer steps done")
+    require_whole("samples", samples, 0, "samples seen by all ranks")
 
 
 def take_job(

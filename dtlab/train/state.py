@@ -72,6 +72,12 @@ def _down(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else {_FLOAT: repr(float(value))}
     if isinstance(value, Tensor):
+        if value.layout != torch.strided or value.is_quantized:
+            kind = "quantized" if value.is_quantized else "sparse"
+            raise UserError(
+                f"{path} is a {kind} tensor: a checkpoint holds dense ones; save its parts, for example "
+                "indices() and values()"
+            )
         return {_TENSOR: _keep(value.detach(), path, tensors)}
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dtlab.data.batch import Batch
+from dtlab.data.rows import rows_of, split_rows
 from dtlab.errors import UserError
 from dtlab.parallel.ddp import no_sync, unwrap
 from dtlab.ranks.seeds import mix
@@ -111,14 +112,14 @@ class FullStep:
 
     def _forward_backward(self, batch: Batch, rows: int, step: int) -> Tensor:
         """Gradients of the global batch's mean loss, on every rank; returns this rank's loss sum."""
-        sizes = micro_sizes(len(batch), rows, self._world_size, self.micro_batch)
-        pieces = [batch] if len(sizes) == 1 else batch.split(sizes)
+        sizes = micro_sizes(rows_of(batch), rows, self._world_size, self.micro_batch)
+        pieces = [batch] if len(sizes) == 1 else split_rows(batch, sizes)
         total: Tensor | None = None
         factor: Tensor | None = None
         for number, piece in enumerate(pieces, start=1):
             with nullcontext() if number == len(pieces) else no_sync(self.model):
                 with self.precision.autocast():
-                    loss = self.check(self._loss(self.model, piece), len(piece))
+                    loss = self.check(self._loss(self.model, piece), sizes[number - 1])
                 if factor is None:
                     factor = self._factor(rows, step, loss)
                 self.precision.scale(loss).backward(factor)

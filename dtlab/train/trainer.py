@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dtlab.data.batch import Batch
+from dtlab.data.rows import rows_of
 from dtlab.data.stream_loader import AnyLoader
 from dtlab.errors import UserError, require_whole
 from dtlab.parallel.communication import AllReduceClock
@@ -182,8 +183,7 @@ class Trainer:
         Raises:
             NonFiniteError: on every rank, see ``non_finite``.
         """
-        if isinstance(batch, Batch):
-            check_rows(batch, rows)
+        check_rows(rows_of(batch), rows)
         if isinstance(self.clock, SampledClock):
             with self.clock.step():
                 return self._step(batch, rows)
@@ -196,7 +196,7 @@ class Trainer:
             return total
         for parameter in self._parameters:
             parameter.grad = None
-        loss = self._check(self._loss(self.model, batch), len(batch))
+        loss = self._check(self._loss(self.model, batch), rows_of(batch))
         # The ranks' gradients are averaged, so each rank's sum is scaled by ranks / rows. Handing the factor
         # to backward costs no extra operation in the graph.
         loss.backward(self._scales.get(rows) if rows in self._scales else self._scale(rows))
@@ -252,7 +252,7 @@ class Trainer:
                 if self._on_batch is not None:
                     self._on_batch(batch)
                 loss_sum = self.step(batch, rows)
-                weight = len(batch) if self._count is None or self.full is None else self.full.counted
+                weight = rows_of(batch) if self._count is None or self.full is None else self.full.counted
                 if self.full is None or self.full.applied:
                     tally.add(loss_sum, weight, rows)
                 else:

@@ -422,3 +422,74 @@ def test_a_package_with_odd_content_is_refused_in_one_line(tmp_path):
         with pytest.raises(UserError) as caught:
             load_package(tmp_path / "model")
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"keep": 1.5}, "keep = 1.5"),
+        ({"keep": "2"}, "keep = '2'"),
+        ({"timeout": "x"}, "timeout = 'x'"),
+        ({"enter_seconds": float("nan")}, "enter_seconds = nan"),
+        ({"folder": ""}, "folder = ''"),
+        ({"folder": None}, "folder = None"),
+        ({"folder": "a\0b"}, "folder = "),
+    ],
+)
+def test_checkpointer_of_something_else_names_the_argument(tmp_path, options, named):
+    folder = options.pop("folder", tmp_path)
+    with pytest.raises(UserError, match=named):
+        Checkpointer(folder, **options)
+
+
+@pytest.mark.parametrize(
+    ("parts", "step", "samples", "named"),
+    [
+        ({}, -1, 1, "step = -1"),  # a name that nobody would find again
+        ({}, 1.5, 1, "step = 1.5"),
+        ({}, None, 1, "step = None"),
+        ({}, 1, None, "samples = None"),
+        ({}, 1, -1, "samples = -1"),
+        (None, 1, 1, "parts = a NoneType"),
+        ({1: {}}, 1, 1, "1 is a int"),
+    ],
+)
+def test_save_that_could_not_be_found_again_is_refused(tmp_path, parts, step, samples, named):
+    with Checkpointer(tmp_path, asynchronous=False) as checkpoints:
+        with pytest.raises(UserError, match=named):
+            checkpoints.save(parts, step, samples=samples)
+        assert checkpoints.latest() is None
+    assert not list(tmp_path.glob("*save*"))
+
+
+def test_save_to_a_closed_checkpointer_would_write_without_the_lock(tmp_path):
+    checkpoints = Checkpointer(tmp_path, asynchronous=False)
+    checkpoints.close()
+    with pytest.raises(UserError, match="was closed"):
+        save(checkpoints, 1)
+
+
+def test_state_of_another_optimizer_is_refused_and_changes_nothing(tmp_path):
+    with Checkpointer(tmp_path, asynchronous=False) as checkpoints:
+        checkpoints.save({"optimizer": torch.optim.AdamW(nn.Linear(2, 1).parameters())}, 1, samples=1)
+        other = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.5, momentum=0.9)
+        with pytest.raises(UserError, match="saved by another optimizer, without dampening, momentum"):
+            checkpoints.load({"optimizer": other})
+    assert (other.param_groups[0]["lr"], other.param_groups[0]["momentum"]) == (0.5, 0.9)
+
+
+def test_sparse_tensor_is_refused_with_its_path(tmp_path):
+    with (
+        Checkpointer(tmp_path, asynchronous=False) as checkpoints,
+        pytest.raises(UserError, match=r"x/v is a sparse"),
+    ):
+        checkpoints.save({"x": {"v": torch.eye(3).to_sparse()}}, 1, samples=1)
+
+
+def test_checkpoint_that_went_away_is_named(tmp_path):
+    with Checkpointer(tmp_path, asynchronous=False) as checkpoints:
+        save(checkpoints, 1)
+        info = checkpoints.latest()
+        shutil.rmtree(info.path)
+        with pytest.raises(UserError, match=rf"{info.path.name}.*state\.json is missing; name another"):
+            checkpoints.load({"x": {}}, info)

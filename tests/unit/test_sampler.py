@@ -227,3 +227,17 @@ def test_global_batch_far_above_the_samples_is_one_batch_of_them_all(global_batc
     rows, sizes = local_rows(np.arange(11), global_batch, rank=1, world_size=2)
     assert (rows.tolist(), sizes) == ([1, 3, 5, 7, 9], [5])
     assert [batch.tolist() for batch in GlobalBatchSampler(3, global_batch, shuffle=False)] == [[0, 1, 2]]
+
+
+def test_weights_whose_sum_overflows_still_draw_in_proportion():
+    counts = np.bincount(
+        np.concatenate(list(GlobalBatchSampler(2000, 2000, weights=[1e308] * 1000 + [0.0] * 1000))),
+        minlength=2000,
+    )
+    assert counts[1000:].sum() == 0
+    assert (counts[:1000] > 0).sum() > 500
+
+
+def test_weights_that_are_no_numbers_are_refused():
+    with pytest.raises(UserError, match="weights are no numbers"):
+        GlobalBatchSampler(2, 2, weights=["a", "b"])
