@@ -22,4 +22,5 @@ LESSONS: dict[str, LessonInfo] = {
     "11": LessonInfo("Feeding the ranks", 50),
     "12": LessonInfo("Debugging clinic", 55),
     "13": LessonInfo("Surviving failure", 55),
+    "14": LessonInfo("Cost and budgets", 50),
 }

@@ -72,7 +72,7 @@ def new_figure(
         one.set_prop_cycle(color=PALETTE)
         one.set_xlabel(xlabel)
         one.set_ylabel(ylabel)
-    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=11, fontweight="bold", parse_math=False)
     figure.set_gid(f"{title}. {alt}")  # travels with the figure, also into SVG
     return figure, axes
 
