@@ -39,7 +39,7 @@ def source_table_figure() -> Figure:
     listed = "; ".join(f"{name}: {_ratios(values)}" for name, (values, _, _) in shown.items())
     fig, (left, right) = new_figure(
         f"8 cards: {claimed[2]:.2f} of one card's price claimed, {tables['sagemaker'][2].ratio:.2f} or "
-        f"{tables['ec2'][2].ratio:.2f} by price list; 4 cards are cheapest in all",
+        f"{tables['ec2'][2].ratio:.2f} by price list; 4 are the cheapest row",
         alt=f"Left, price of 1, 4 and 8 cards relative to one card. {listed}. Right, minutes of an epoch: "
         f"{one.minutes} of one card from disk are {parts.stalled_minutes:.0f} waiting for the disk and "
         f"{parts.one_card_minutes:.0f} computing, so the cache is worth {parts.cache:.2f}x; "

@@ -581,7 +581,7 @@ bill(
 
 # %% [markdown]
 # S0 counts the whole way from 142 to 18 minutes as the gain of cards. It is two gains: about 1.3x from the cache, and 6.1x from eight
-# cards. Lesson 14 (planned) takes the rest of his table apart.
+# cards. Lesson 14 takes the rest of his table apart.
 #
 # ## Recap
 

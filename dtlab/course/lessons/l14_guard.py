@@ -11,9 +11,9 @@ from dtlab.course.lessons.on_ranks import on_ranks, require_function
 ASK = 4
 BILLS = {
     "an hour of two ml.g4dn.12xlarge": (3600.0, 2, 4.89, 978),
-    "five hours, six minutes and 44.2 s of them": (18_404.2, 2, 4.89, 5_000),
+    "five hours, six minutes and a bit": (18_404.2, 2, 4.89, 5_000),
     "five seconds": (5.0, 1, 7.09, 12),
-    "an hour and 0.2 s of 16 hosts at $98.32": (3600.2, 16, 98.32, 157_356),
+    "an hour and a bit of 16 hosts at $98.32": (3600.2, 16, 98.32, 157_356),
 }
 _LATE = 10.0  # seconds after which a collective gives up
 
@@ -73,7 +73,10 @@ def _bill_mistake(got: Any, seconds: float, hosts: int, usd: float) -> str:
     wrong = {
         "a run is billed for 60 seconds at least": hourly * hosts * math.ceil(seconds),
         "every host is billed": hourly * started,
-        "a second that was started is billed whole: math.ceil": hourly * hosts * max(60, math.floor(seconds)),
+        "a second that was started is billed whole: math.ceil": hourly * hosts * max(60, seconds),
+        "cut off; a second that was started is billed whole: math.ceil": hourly
+        * hosts
+        * max(60, int(seconds)),
         "billing is by the second, not by the started hour": 100 * usd * hosts * math.ceil(seconds / 3600),
         "that is dollars": hourly * hosts * started / 100,
     }
@@ -113,6 +116,11 @@ def _cause(case: Case, ranks: list[dict[str, Any]]) -> str:
     """What is wrong with the question itself, whichever count shows it first."""
     if any(rule != "any" for one in ranks for rule in one["rules"]):
         return 'w.all_agree(flag) alone is true when *every* rank says so: rule="any"'
+    asked_at = ranks[0]["asked_at"]
+    if case.first in asked_at:
+        return f"a question came at step {case.first}, before any step: run.step() first, then ask"
+    if any(step % ASK for step in asked_at):
+        return "a question after a step whose number `ask` does not divide: if run.steps % ask == 0"
     differs = ranks[0]["steps"] - case.steps
     if case.returned == "stopped" and differs * case.ahead < 0:
         return "rank 1's clock is 40 minutes off: one clock counts, rank 0's (w.rank == 0 and ...)"
@@ -138,6 +146,7 @@ def _one(w: Any, answer: Any, case: Case) -> dict[str, Any]:
             self.steps, self.asks = case.first, 0
             self.saved_at: list[int] = []
             self.rules: list[str] = []
+            self.asked_at: list[int] = []
 
         def step(self) -> None:
             dist.all_reduce(torch.ones(1))
@@ -154,6 +163,7 @@ def _one(w: Any, answer: Any, case: Case) -> dict[str, Any]:
         def all_agree(self, flag: Any, rule: str = "all", **named: Any) -> Any:
             self.asks += 1
             self.rules.append(rule)
+            self.asked_at.append(self.steps)
             return w.all_agree(flag, rule=rule, **named)
 
         def spent(self) -> int:
@@ -168,5 +178,5 @@ def _one(w: Any, answer: Any, case: Case) -> dict[str, Any]:
     returned = answer(run, run, case.total, ASK, case.limit, run.spent, run.save)
     return {
         "returned": returned, "steps": run.steps, "saves": len(run.saved_at), "saved_at": run.saved_at,
-        "questions": run.asks, "rules": run.rules,
+        "questions": run.asks, "rules": run.rules, "asked_at": run.asked_at,
     }  # fmt: skip
