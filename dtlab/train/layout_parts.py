@@ -200,4 +200,7 @@ class BestWeights:
 
 
 def _plain(value: Any) -> Any:
-    return local_part(value) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    value = local_part(value)
+    return value if value.dim() else value.cpu()  # step counts live there

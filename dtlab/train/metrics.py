@@ -47,6 +47,8 @@ def rank_batches(
 
     >>> [part.tolist() for part in rank_batches(5, 2)]
     [[0, 1], [2, 3], [4]]
+    >>> [part.tolist() for part in rank_batches(1, 8, part=2, parts=4)]  # fewer rows than ranks
+    [[]]
     """
     require_whole("batch", batch, 1, "rows")
     rank = agreement.rank() if part is None else part

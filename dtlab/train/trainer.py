@@ -120,8 +120,11 @@ class Trainer:
                 model.compile(**({"backend": compile} if isinstance(compile, str) else {}))
             model = data_parallel(model, engine=engine, find_unused=find_unused)
         self.model = model
-        device = next(model.parameters()).device
-        self.clock = AllReduceClock(model) if self.layout is None else SampledClock(device)
+        self.clock = (
+            AllReduceClock(model)
+            if self.layout is None
+            else SampledClock(optimizer.param_groups[0]["params"][0].device)
+        )
         self.optimizer = optimizer
         self.rank, self.world_size = agreement.rank(), agreement.world_size()
         part, self._parts = self.rank, self.world_size  # whose samples, of how many parts

@@ -27,7 +27,7 @@ from dtlab.train.trainer import Trainer
 BASE = TrainConfig(
     data=DataConfig(name="text"),
     model=ModelConfig(dim=8, num_layers=4, num_heads=2, sequence=16),
-    optim=OptimConfig(lr=1e-2, global_batch=8, micro_batch=2, clip=0.5, max_epochs=2),
+    optim=OptimConfig(lr=1e-3, global_batch=8, micro_batch=2, clip=0.5, max_epochs=2),
     schedule=ScheduleConfig(kind="linear", warmup=2),
     checkpoint=CheckpointConfig(every_steps=2, keep=9),
     run=RunConfig(dtype="float64", log_every=1, eval_batch=64, check_replicas_every=2),
@@ -54,10 +54,10 @@ SAVED |= {"overfit under tp 2 x pp 2"}
 
 
 def small_text(sequence: int, root: Any = None) -> Text:
-    """22 windows to train on, so that each epoch has a tail of 6; 7 and 5 to score."""
+    """17 windows to train on, so that each epoch ends with a batch of one; 7 and 5 to score."""
     data = torch.randint(1, 256, (40 * 16 + 1,), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     split = [
-        TextWindows(data[16 * a : 16 * b + 1], sequence, first_id=a) for a, b in ((0, 22), (22, 29), (29, 34))
+        TextWindows(data[16 * a : 16 * b + 1], sequence, first_id=a) for a, b in ((0, 17), (17, 24), (24, 29))
     ]
     return Text("text", *split, version="small")
 
