@@ -154,9 +154,9 @@ ask.reveal(
 
 
 # %%
-def step_with(share, layers, width, rows=64):
-    """One training step: forward, backward, sharing, update."""
-    model, inputs = new_model(layers, width), torch.ones(rows, width)
+def step_with(share, layers, width):
+    """One training step on `width` rows: forward, backward, sharing, update."""
+    model, inputs = new_model(layers, width), torch.ones(width, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step():
@@ -169,26 +169,26 @@ def step_with(share, layers, width, rows=64):
 
 
 # %%
-def recorded(share, layers, width):
-    """The traces of three steps of this rank."""
+def recorded(share, layers, width, steps):
+    """The traces of some steps of this rank."""
     with world() as w:
         step, traces = step_with(share, layers, width), []
         step()  # allocates: look at those after it
-        for _ in range(3):
+        for _ in range(steps):
             w.barrier()
             traces.append(record_trace(step))
         return traces
 
 
-def record(share, *sizes):
-    """One trace for each of two ranks: of the shortest of three steps."""
-    ranks = launch(recorded, 2, share, *sizes, timeout=60, echo=False)
+def record(share, layers, width, steps):
+    """One trace for each of two ranks: of the shortest of `steps` steps."""
+    ranks = launch(recorded, 2, share, layers, width, steps, timeout=60, echo=False)
     return min(zip(*ranks), key=lambda step: max(trace.step_us for trace in step))
 
 
 # %% tags=["varies"]
-with running("six steps on two ranks"):
-    runs = {share.__name__: record(share, 100, 16) for share in (one_each, one_flat)}
+with running("two steps on two ranks"):
+    runs = {share.__name__: record(share, 100, 16, steps=1) for share in (one_each, one_flat)}
 show(trace_figure(runs))
 
 # %% [markdown]
@@ -348,7 +348,7 @@ def in_buckets(overlapped, count=4):
 if solved("10-overlap"):
     ways = {"one each": one_each, "one flat": one_flat, "your buckets": in_buckets(overlapped)}
     with running("nine steps on two ranks"):
-        runs = {name: record(share, 12, 256) for name, share in ways.items()}
+        runs = {name: record(share, 12, 256, steps=3) for name, share in ways.items()}
     show(trace_figure(runs))
 else:
     print("to do: solve 10-overlap, then run this cell again")
