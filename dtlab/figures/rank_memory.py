@@ -6,10 +6,11 @@ The bytes come from ``dtlab.cost.rank_memory``; this file only draws them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dtlab.cost.cards import cards
-from dtlab.cost.memory import FITS_BELOW
+from dtlab.cost.memory import FITS_BELOW, Precision
 from dtlab.cost.presets import Preset, preset
 from dtlab.cost.programs import TORCH, Program
 from dtlab.cost.rank_memory import ITEMS, fullest, rank_memory
@@ -21,7 +22,7 @@ from dtlab.figures.style import GREY, HATCHES, PALETTE, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["WAYS", "strategy_memory_figure"]
+__all__ = ["WAYS", "memory_by_ranks_figure", "strategy_memory_figure"]
 
 WAYS: dict[str, Strategy] = {
     "DDP, 8 ranks": Strategy(dp_replicate=8),
@@ -101,3 +102,41 @@ def strategy_memory_figure(
     ax.set_xlim(0, shown * 1.2)
     fig.legend(loc="outside right center", frameon=False, fontsize=8)
     return fig
+
+
+def memory_by_ranks_figure(
+    model: str = "Llama 7B",
+    ranks: int = 8,
+    micro_batch: int = 1,
+    seq_len: int = 2048,
+    card: str = "A100 80 GiB",
+    precision: Precision = "bf16-mixed",
+) -> Figure:
+    """`strategy_memory_figure` for ways on 2, 4 or 8 ranks of one machine: what an explorer can move.
+
+    >>> figure = memory_by_ranks_figure(ranks=2)
+    """
+    ways = {
+        label: replace(way, micro_batch=micro_batch, precision=precision)
+        for label, way in _ways_on(ranks).items()
+    }
+    return strategy_memory_figure(model, ways, card=card, seq_len=seq_len)
+
+
+def _ways_on(ranks: int) -> dict[str, Strategy]:
+    """A way each to share a model out over so many ranks."""
+    ways = {
+        f"DDP, {ranks} ranks": Strategy(dp_replicate=ranks),
+        f"ZeRO-1, {ranks} ranks": Strategy(dp_replicate=ranks, zero=1),
+        f"ZeRO-2, {ranks} ranks": Strategy(dp_replicate=ranks, zero=2),
+        f"FSDP, {ranks} ranks": Strategy(dp_shard=ranks, zero=3),
+        f"FSDP {ranks}, recomputed": Strategy(dp_shard=ranks, zero=3, recompute="full"),
+        f"TP {ranks}, sequence parallel": Strategy(tp=ranks, sequence_parallel=True),
+        f"PP {ranks}, 1F1B": Strategy(pp=ranks, num_micro_batches=2 * ranks),
+        f"PP {ranks}, GPipe": Strategy(pp=ranks, num_micro_batches=2 * ranks, schedule="gpipe"),
+    }
+    if ranks > 2:
+        ways[f"FSDP {ranks // 2} x TP 2"] = Strategy(
+            dp_shard=ranks // 2, zero=3, tp=2, sequence_parallel=True
+        )
+    return ways

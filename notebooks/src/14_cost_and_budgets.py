@@ -34,6 +34,8 @@ from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer
 from dtlab.train.checkpoint_store import newest_complete
 from dtlab.widgets.money import plan_explorer, scaling_explorer, spot_explorer
+from dtlab.widgets.rank_memory import strategy_memory_explorer
+from dtlab.widgets.schedules import batch_explorer
 
 # %% tags=["hide-input"]
 goal(
@@ -282,6 +284,18 @@ scaling_explorer()
 # %% [markdown]
 # One card of a host of four costs as much as the host. From the first full host on, every doubling costs a little more: the share of communication grows, and the price of it is in the efficiency on the left.
 # These are predictions; `dtlab plan` prints beside each how far off such predictions were.
+#
+# ### What a configuration has to keep
+# It has to fit. These are the ways to share out a model of 7 billion parameters over eight cards, with what the fullest rank holds:
+
+# %%
+strategy_memory_explorer()
+
+# %% [markdown]
+# And it has to train the same model. The planner keeps the global batch, as a larger one is another training: fewer steps, and a rate that follows by a rule (lesson 05). Dollars to *the same result* may not be compared across batches before that was tried.
+
+# %%
+batch_explorer()
 #
 # ## Build it: speeds times prices
 # You have measured speeds, and a price list. `speeds[machine][cards]` is in samples per second; `machines[machine]` is (cards of one host, dollars per hour of one host). A host is billed with all its cards, by the second, for 60 seconds at least.

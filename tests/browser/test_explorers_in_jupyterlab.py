@@ -11,6 +11,7 @@ EXPLORERS = {
     "amdahl": "from dtlab.widgets.scaling import amdahl_explorer\namdahl_explorer(0.1, {1: 1.0, 2: 1.7})",
     "pipeline": "from dtlab.widgets.pipeline import schedule_explorer\nschedule_explorer()",
     "interval": "from dtlab.widgets.interruptions import interval_explorer\ninterval_explorer()",
+    "plan": "from dtlab.widgets.money import plan_explorer\nplan_explorer()",
 }
 
 
