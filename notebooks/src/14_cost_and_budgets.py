@@ -296,7 +296,8 @@ strategy_memory_explorer()
 
 # %%
 batch_explorer()
-#
+
+# %% [markdown]
 # ## Build it: speeds times prices
 # You have measured speeds, and a price list. `speeds[machine][cards]` is in samples per second; `machines[machine]` is (cards of one host, dollars per hour of one host). A host is billed with all its cards, by the second, for 60 seconds at least.
 
