@@ -16,6 +16,12 @@ from dtlab.diagnose.utilisation import COMMUNICATION_LIMIT, WAIT_LIMIT, utilisat
 
 __all__ = ["memory", "speed"]
 
+_IN_LAYOUT = {
+    " pp ": "more parallel.micro_batches: a pipeline's ranks wait while it fills and empties",
+    " tp ": "a smaller tp, inside one host: its ranks talk in every layer",
+    " dp_shard ": "a larger batch per rank: parameters travel in every step",
+}
+"""What shortens the messages of a layout, by the degree in its name."""
 MEMORY_LIMIT = 0.9
 """S0's limit for the share of memory."""
 
@@ -42,6 +48,11 @@ def speed(record: RunRecord) -> list[Line]:
         "in flight, part of it behind backward" if on_card else "of the time in all-reduces, waits included"
     )
     fix = verdict.remedies("communication") if talks else ""
+    layout = record.start.text("layout") or ""
+    remedies = [remedy for degree, remedy in _IN_LAYOUT.items() if degree in f" {layout}"]
+    if remedies:
+        seen = "of a sampled step in messages of all kinds, waits included"
+        fix = "; ".join(remedies) if talks else ""
     if talks and on_card:
         fix = f"see with dtlab.diagnose.profiler.step_profile how much is exposed; then {fix}"
     shown = percent_beside(communication, COMMUNICATION_LIMIT)

@@ -29,7 +29,8 @@ class EpochResult:
     wait_share: float
     """Share of the time spent waiting for data, the mean over the ranks."""
     communication_share: float
-    """Share of the time spent in gradient all-reduces, the wait for the slower rank included."""
+    """Share of the time spent in gradient all-reduces, the wait for a slower rank included. Where ranks hold
+    parts of the model: in messages of all kinds, from sampled steps (``SampledClock``); nan on cards."""
     finished: bool = True
     """False when the pass was left before its end."""
 

@@ -164,6 +164,23 @@ def test_a_page_gives_one_order_of_remedies(events, reviewed):
     assert not any("twice the ranks" in line.value + line.fix for line in card.values())
 
 
+def test_a_layout_gets_remedies_of_its_own(events, reviewed):
+    def line(layout, share=0.5):
+        changed = {"wait_share": 0.0, "communication_share": share}
+        begun = {**events[0], "layout": layout}
+        epochs = ({**e, **changed} if e["event"] == "epoch" else e for e in events[1:])
+        return reviewed([begun, *epochs])["communication"]
+
+    both = line("pp 2 x tp 2, 1f1b with 4 micro-batches")
+    assert "sampled step" in both.value
+    assert "parallel.micro_batches" in both.fix
+    assert "smaller tp" in both.fix
+    assert "larger batch" not in both.fix
+    assert "larger batch per rank" in line("dp_replicate 2 x dp_shard 2").fix
+    assert line("pp 2", share=0.1).fix == ""
+    assert "one sync" in line("dp_replicate 2").fix
+
+
 def test_a_share_just_over_its_limit_does_not_read_like_the_limit(events, reviewed):
     changed = {"wait_share": 0.0, "communication_share": 0.2001}
     line = reviewed([{**e, **changed} if e["event"] == "epoch" else e for e in events])["communication"]

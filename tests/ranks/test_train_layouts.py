@@ -15,13 +15,16 @@ from safetensors.torch import load_file
 import dtlab
 from dtlab.data.config import DataConfig
 from dtlab.data.text import Text, TextWindows
+from dtlab.parallel.sharded import local_part
+from dtlab.ranks import agreement
 from dtlab.train import tasks
 from dtlab.train.config import ModelConfig, OptimConfig, RunConfig, TrainConfig
-from dtlab.train.config_core import CheckpointConfig
+from dtlab.train.config_core import CheckpointConfig, StoppingConfig
 from dtlab.train.config_parallel import ParallelConfig
 from dtlab.train.config_schedule import ScheduleConfig
 from dtlab.train.job import run
 from dtlab.train.package import load_package
+from dtlab.train.step import FullStep
 from dtlab.train.trainer import Trainer
 
 BASE = TrainConfig(
@@ -242,3 +245,30 @@ def test_a_killed_rank_costs_no_bit_in_a_pipeline_and_under_tensor_parallelism(
     for name in configs:
         check_same_bits(tmp_path / name, runs[0] / name)
         assert "resume" in (tmp_path / name / "record.jsonl").read_text()
+
+
+def poisoned(configs: dict[str, TrainConfig]) -> dict[str, list[bool]]:
+    """Train each with nan in the gradient of one part, that of rank 1, in step 2: which steps count?"""
+    applied: list[bool] = []
+    finish = FullStep._finish
+
+    def with_nan(self: FullStep, step: int) -> None:
+        if step == 2 and agreement.rank() == 1:
+            local_part(self._parameters[0].grad).fill_(float("nan"))  # type: ignore[arg-type]
+        finish(self, step)
+        applied.append(self.applied)
+
+    FullStep._finish = with_nan  # type: ignore[method-assign]
+    found = {}
+    for name, config in configs.items():
+        applied.clear()
+        train_all({name: config})
+        found[name] = list(applied)
+    return found
+
+
+def test_a_gradient_that_is_not_finite_in_one_part_is_skipped_by_all(tmp_path: Path) -> None:
+    skip = StoppingConfig(non_finite="skip")
+    configs = {name: config_of(name, tmp_path / name, stopping=skip) for name in ("fsdp 2", "tp 2", "pp 2")}
+    for rank in dtlab.launch(poisoned, 2, configs, timeout=600, echo=False):
+        assert rank == {name: [True, True, False, True, True, True] for name in configs}
