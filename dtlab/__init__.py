@@ -39,6 +39,11 @@ _HOME = {
     "Checkpointer": "dtlab.train.checkpoint",
     "pick_precision": "dtlab.train.precision",
     "doctor": "dtlab.diagnose.doctor",
+    "loss_parity": "dtlab.diagnose.parity",
+    "gradient_agreement": "dtlab.diagnose.gradient_agreement",
+    "sample_coverage": "dtlab.diagnose.sample_coverage",
+    "step_profile": "dtlab.diagnose.profiler",
+    "find_batch": "dtlab.diagnose.batch_finder",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -5,6 +5,7 @@ Commands are loaded when they are named, so that ``dtlab --help`` answers at onc
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -188,13 +189,15 @@ def _plain_words(_app: App, _commands: tuple[str, ...], arguments: ArgumentColle
         if not _holds_whole_numbers(argument.hint):
             continue
         for token in argument.tokens:
-            if "." not in token.value:
-                continue
             try:
-                is_whole = float(token.value).is_integer()
+                number = float(token.value)
             except ValueError:
                 continue  # cyclopts says so better
-            if not is_whole:
+            if 2**63 <= abs(number) < math.inf:
+                raise UserError(
+                    f"{_field(argument)} = {token.value}: has more than 64 bits; give a smaller one"
+                )
+            if "." in token.value and not number.is_integer():
                 raise UserError(f"{_field(argument)} = {token.value}: give a whole number")
 
 

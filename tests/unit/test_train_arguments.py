@@ -1,5 +1,6 @@
 """What a trainer is given by mistake: refused before a wrong step, with argument, value and fix."""
 
+import importlib
 import warnings
 
 import pytest
@@ -186,3 +187,15 @@ def test_what_a_script_needs_is_exported():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert all(callable(getattr(dtlab, name)) for name in names)
+
+
+@pytest.mark.parametrize("package", ["dtlab", "dtlab.train", "dtlab.data"])
+def test_every_name_that_a_package_offers_is_there(package):
+    module = importlib.import_module(package)
+    assert set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+        if name[0].islower() and name != "__version__":
+            assert callable(getattr(module, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
