@@ -53,11 +53,11 @@ def plan_figure(plan: Plan) -> Figure:
         markeredgewidth=2, linestyle="none", label="chosen",
     )  # fmt: skip
     if math.isfinite(plan.job.deadline_seconds):
-        at = plan.job.deadline_seconds / 3600
-        ax.axvline(at, color=ORANGE, linestyle="--", linewidth=1.4, label=f"deadline, {at:g} h")
+        hours = plan.job.deadline_seconds / 3600
+        ax.axvline(hours, color=ORANGE, linestyle="--", linewidth=1.4, label=f"deadline, {hours:g} h")
     if math.isfinite(plan.job.budget_usd):
-        at = plan.job.budget_usd
-        ax.axhline(at, color=GREEN, linestyle="-.", linewidth=1.4, label=f"budget, {_money(at)}")
+        usd = plan.job.budget_usd
+        ax.axhline(usd, color=GREEN, linestyle="-.", linewidth=1.4, label=f"budget, {_money(usd)}")
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_ylim(bottom=0.75 * min(one.usd for one in front))
