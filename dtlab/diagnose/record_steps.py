@@ -28,6 +28,12 @@ def run_steps(record: RunRecord) -> RunSteps:
     """
     start, name = record.start, record.path.parent.name
     ranks = _whole(start, name, "world_size")
+    layout = f" {start.text('layout') or ''}"
+    if any(degree in layout for degree in (" pp ", " tp ", " dp_shard ")):
+        raise UserError(
+            f"record = {name!r}: its layout is{layout}; the fit is for data parallelism, give runs without "
+            "the table [parallel]"
+        )
     batch = _whole(start, name, "config", "optim", "global_batch")
     cores = start.number("environment", "cores")
     threads = start.number("environment", "threads")

@@ -162,3 +162,16 @@ def test_what_cannot_be_fitted_is_one_line(tmp_path: Path, capsys: pytest.Captur
         told = capsys.readouterr().err
         assert words in told
         assert told.count("\n") == 1
+
+
+def test_a_record_of_another_layout_is_refused(tmp_path: Path) -> None:
+    folder = write_record(tmp_path / "cut", 4, 32, 0.02)
+    path = folder / "record.jsonl"
+    first, *rest = path.read_text().splitlines()
+    for layout, is_plain in (("pp 2 x tp 2", False), ("dp_replicate 4", True)):
+        path.write_text("\n".join([json.dumps({**json.loads(first), "layout": layout}), *rest]) + "\n")
+        if is_plain:
+            assert run_steps(read_record(folder)).ranks == 4
+            continue
+        with pytest.raises(UserError, match="layout is pp 2 x tp 2; the fit is for data parallelism"):
+            run_steps(read_record(folder))
