@@ -232,8 +232,8 @@ def build(folder: Path, rows: int, seed: int) -> dict[str, Any]:
     free = shutil.disk_usage(folder).free
     if rows * _LEAST_BYTES > free:
         raise UserError(
-            f"data.rows = {rows}: needs {rows * _LEAST_BYTES / 1e9:,.0f} GB or more, and data.root has "
-            f"{free / 1e9:,.0f} GB free; take fewer rows, or another data.root"
+            f"data.rows = {rows}: needs {rows * _LEAST_BYTES / 1e9:,.4f} GB or more, and data.root has "
+            f"{free / 1e9:,.4f} GB free; take fewer rows, or another data.root"
         )
     best = {label: AucOfTruth() for label in LABELS}
     writers = [ShardWriter(folder, split) for split in ("train", "validation", "test")]

@@ -12,11 +12,12 @@ import os
 import platform
 import subprocess
 import time
+import warnings
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from dtlab.errors import UserError
+from dtlab.errors import DtlabWarning, UserError
 from dtlab.files import appears_whole
 
 RECORD = "record.jsonl"
@@ -95,19 +96,37 @@ class Record:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._start = time.monotonic()
+        self._has_warned = False
         self._file = None if folder is None else _opened(folder / RECORD)
 
     def write(self, event: str, **values: Any) -> None:
         if self._file is None:
             return
         line = {"event": event, "seconds": round(time.monotonic() - self._start, 3), **values}
-        self._file.write(json.dumps(_finite(line), default=str) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(_finite(line), default=str) + "\n")
+            self._file.flush()  # what a full disk did not take is kept, and tried again with the next event
+        except OSError as error:
+            self._warn(error)
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            try:
+                self._file.close()
+            except OSError as error:
+                self._warn(error)
             self._file = None
+
+    def _warn(self, error: OSError) -> None:
+        """A record that cannot be written must not end the training that it is about."""
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"run record {str(self.folder)!r}: {error.strerror or error}; training goes on, events may "
+                "be missing: free space",
+                DtlabWarning,
+                stacklevel=3,
+            )
 
 
 def _opened(path: Path) -> TextIO:

@@ -275,6 +275,13 @@ class Trainer:
                 f"rank {self.rank}: out of memory in step {self.steps_done} "
                 f"({' '.join(str(error).split())[:200]}); lower micro_batch, or set checkpoint_activations"
             ) from error
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise UserError(
+                f"rank {self.rank}, step {self.steps_done}: BatchNorm cannot train on one row; take a larger "
+                "global_batch, or the sampler's tail='drop'"
+            ) from error
         finally:
             progress.close()
         self.check_finite()

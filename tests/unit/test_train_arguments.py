@@ -199,3 +199,11 @@ def test_every_name_that_a_package_offers_is_there(package):
             assert callable(getattr(module, name)), name
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = module.nothing
+
+
+def test_batch_norm_on_the_single_row_of_a_tail_says_what_to_change():
+    model = Scores()
+    model.norm = nn.BatchNorm1d(3)
+    model.forward = lambda categorical, dense: model.linear(model.norm(dense)).squeeze(1)
+    with pytest.raises(UserError, match=r"step 2: BatchNorm cannot train on one row; .* tail='drop'"):
+        one_epoch(trainer(model), rows=9)

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import warnings
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from dtlab.data.batch import Batch
 from dtlab.data.loader import Loader
 from dtlab.data.sampler import GlobalBatchSampler
-from dtlab.errors import UserError
+from dtlab.errors import DtlabWarning, UserError
 from dtlab.files import require_writable
 from dtlab.train.config import DataConfig, OptimConfig, RunConfig, TrainConfig
 from dtlab.train.losses import MeanLoss
@@ -179,3 +180,14 @@ def test_record_that_cannot_be_opened_names_the_file_and_the_fix(tmp_path):
     (tmp_path / "record.jsonl").mkdir()
     with pytest.raises(UserError, match=r"run record .*record\.jsonl.*: Is a directory; give run\.folder"):
         Record(tmp_path)
+
+
+def test_record_on_a_full_disk_warns_once_and_training_goes_on(tmp_path):
+    (tmp_path / "record.jsonl").symlink_to("/dev/full")
+    record = Record(tmp_path)
+    with pytest.warns(DtlabWarning, match="run record .*No space left on device; training goes on"):
+        record.write("epoch", epoch=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        record.write("epoch", epoch=2)
+        record.close()
