@@ -62,6 +62,9 @@ app.command(
     name="sagemaker",
     help="A training job on SageMaker: plan and rehearse it.",
 )
+app.command(
+    "dtlab.commands.runs:app", name="runs", help="List runs, compare two, find the one behind a checkpoint."
+)
 app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")
 
 

@@ -12,7 +12,8 @@ PACKAGE = Path(dtlab.__file__).parent
 # From the bottom up. `cost` stands beside all of them: everyone may import it, it imports `errors` alone.
 LAYERS = (
     "errors", "lazy", "files", "settings_file", "settings_types", "ranks", "collectives", "data", "models",
-    "parallel", "train", "diagnose", "sagemaker", "figures", "widgets", "course", "commands", "cli",
+    "parallel", "train", "diagnose", "track", "tune", "sagemaker",
+    "figures", "widgets", "course", "commands", "cli",
 )  # fmt: skip
 HEAVY = ("torch", "numpy", "pyarrow", "pandas", "matplotlib", "IPython")
 
