@@ -275,8 +275,8 @@ for name, keep in {"to zero": 0, "warm for 30 min": 1800, "always up": math.inf}
 plan_explorer()
 
 # %% [markdown]
-# The frontier is flat here: two hosts with eight large cards finish 24 times sooner than four small ones and cost 6 % more. Two reservations. That is a matter of today's prices, so ask again next year. And no run on a B200 was at hand: its speed is taken from its data sheet, which the planner says
-where it prints a plan. One kind of machine, from one card to many:
+# The frontier is flat here: two hosts with eight large cards finish 24 times sooner than four small ones and cost 6 % more. Two reservations. That is a matter of today's prices, so ask again next year. And no run on a B200 was at hand: its speed is an estimate from its data sheet; `dtlab plan` marks
+# such lines with `~`. One kind of machine, from one card to many:
 
 # %%
 scaling_explorer()
@@ -609,7 +609,7 @@ assert stopped[0][0] == stopped[1][0] < TOTAL and stopped[0][1].startswith("budg
 # | alarm for cards that idle (`dtlab sagemaker`, lesson 15) | no, a mail | minutes |
 # | AWS budget and billing alarm (`dtlab alarm`) | no, a mail | 8 to 12 hours |
 #
-# They catch different things. The first two know nothing of the notebook that was left on over the weekend; only the last sees the whole account. `dtlab alarm --email you@example.org` prints the requests for it, \$50 unless you say otherwise, checked offline, and sends them with `--create`.
+# They catch different things. The first two know nothing of the notebook that was left on over the weekend; only the last can see the whole account (`--scope all`). `dtlab alarm --email you@example.org` prints the requests for it, \$50 unless you say otherwise, checked offline, and sends them with `--create`.
 #
 # ### On the command line
 # ```
@@ -619,7 +619,7 @@ assert stopped[0][0] == stopped[1][0] < TOTAL and stopped[0][1].startswith("budg
 # The first asks for the cheapest in 24 hours, the second for the fastest within \$250. Prices carry their date and source; `dtlab prices refresh` asks AWS's price list for today's, and a price file of your own goes before the package's.
 #
 # ## On a GPU
-# Nothing here needs one. What you bring from a GPU is the one input that no price list has: samples per second, after warming up, on one card and on one full host. `dtlab cost fit` takes two to four such runs and predicts the others, with the error to expect. Prices change faster than speeds: p5 fell from
+# Nothing here needs one. What you bring from a GPU is the one input that no price list has: samples per second, after warming up, on one card and on one full host. `dtlab cost fit` takes two or more such runs and predicts the others, with the error to expect. Prices change faster than speeds: p5 fell from
 # \$98.32 to \$55.04 an hour in 2025.
 
 # %% tags=["gpu-optional", "varies"]
@@ -638,7 +638,7 @@ else:
 
 # %% [markdown]
 # ## The bill
-# The night with an alarm, and the night with a guard. Beside it S4's afternoon, which cost \$200 by his account and \$49 by the price list.
+# The night with an alarm, and the night with a guard. (S4's afternoon, for comparison: \$200 by his account, \$49 by the price list.)
 
 # %%
 bill(
