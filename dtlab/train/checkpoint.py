@@ -17,7 +17,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -27,10 +26,11 @@ import torch.distributed as dist
 from dtlab.errors import DtlabWarning, UserError, require_number, require_whole
 from dtlab.ranks import agreement
 from dtlab.train.checkpoint_entry import enter, own_group, together
+from dtlab.train.checkpoint_latest import newest_for_all
 from dtlab.train.checkpoint_parts import Stateful, apply, is_per_rank
-from dtlab.train.checkpoint_read import problem_with, read_states
+from dtlab.train.checkpoint_read import read_states
 from dtlab.train.checkpoint_status import SaveStatus
-from dtlab.train.checkpoint_store import CheckpointInfo, Store, candidates, describe
+from dtlab.train.checkpoint_store import CheckpointInfo, Store
 from dtlab.train.checkpoint_take import check_head, take_job
 from dtlab.train.checkpoint_write import Job, write
 from dtlab.train.staging import Stage
@@ -216,27 +216,7 @@ class Checkpointer:
             UserError: rank 0 has a complete one, but there is none that all ranks can use.
         """
         self._finish()
-        names = self._together(lambda: [path.name for path in candidates(self.folder)])[0]
-        apart: set[int] = set()
-        for name in names:
-            path = self.folder / name
-            found = self._together(partial(self._look_at, path))
-            bad = {rank: text for rank, (text, _) in enumerate(found) if text is not None}
-            if not bad:
-                return describe(path)[0]
-            rank, text = next(iter(bad.items()))
-            apart |= {number for number, (_, is_there) in enumerate(found) if not is_there and 0 not in bad}
-            self._say(f"{name} passed over: {text}" + (f" (seen by rank {rank})" if rank else ""))
-        if apart:  # to begin anew would throw away what rank 0 has
-            who = ", ".join(map(str, sorted(apart)))
-            raise UserError(
-                f"checkpoint folder {str(self.folder)!r}: rank {who} does not see the checkpoints that "
-                "rank 0 sees: name a folder that all hosts share, or copy it to each"
-            )
-        return None
-
-    def _look_at(self, path: Path) -> tuple[str | None, bool]:
-        return problem_with(path, self._rank, self._size), path.is_dir()
+        return newest_for_all(self.folder, self._group, self._say)
 
     def load(self, parts: Mapping[str, Any], info: CheckpointInfo | None = None) -> CheckpointInfo | None:
         """Put the state of a checkpoint back into ``parts`` (collective).
