@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import get_args
 
-from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError
+from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError, Token
 from cyclopts.config import Dict
 
 from dtlab import __version__
@@ -26,7 +26,13 @@ app = App(
     version=__version__,
     help="Distributed PyTorch training: run it, break it, price it. Lessons are in notebooks/.",
 )
-app.command("dtlab.commands.training:train", name="train", help="Train a model on one or more ranks.")
+app.command(
+    "dtlab.commands.training:train",
+    name="train",
+    help="Train a model on one or more ranks.\n\n"
+    "Short flags where no file is named: --model gpt, the same as --data text, trains a small GPT on text; "
+    "--data flights or --data clicks a DeepFM on a table.",
+)
 app.command(
     "dtlab.commands.training:predict", name="predict", help="Score a Parquet file with a trained model."
 )
@@ -75,7 +81,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         refuse_unreadable(os.environ)
         words = _written_out(words)
         file = _config_file(words)
-        app.config = _plain_words if file is None else (file, _plain_words)
+        app.config = (*([] if file is None else [file]), _text_defaults, _plain_words)
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
         if file is None and bound.arguments.get("config_file") is not None:
             raise UserError(
@@ -175,6 +181,19 @@ def _config_file(words: list[str]) -> Dict | None:
     from dtlab.commands.config_file import read_config_file
 
     return Dict({words[0]: read_config_file(words[1])}, source=words[1])
+
+
+def _text_defaults(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Give a run on text its own defaults, where neither flags nor file say otherwise."""
+    by_field = {_field(argument): argument for argument in arguments}
+    names = by_field["data.name"].tokens if "data.name" in by_field else []
+    if "optim.global_batch" not in by_field or not names or names[-1].value != "text":
+        return
+    from dtlab.train.config_text import text_defaults
+
+    for field, value in text_defaults(lambda name: bool(by_field[name].tokens)).items():
+        argument = by_field[field]
+        argument.append(Token(keyword=argument.name, value=str(value), source="defaults of text"))
 
 
 def _plain_words(_app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:

@@ -19,6 +19,7 @@ from dtlab.settings_types import settle_types
 from dtlab.train.config_core import CheckpointConfig, PrecisionConfig, StoppingConfig
 from dtlab.train.config_parallel import ParallelConfig
 from dtlab.train.config_schedule import ScheduleConfig
+from dtlab.train.config_text import text_defaults
 
 
 def _require(fine: bool, name: str, value: Any, fix: str) -> None:
@@ -80,9 +81,10 @@ class OptimConfig:
     weight_decay: float = 0.0
     """Decoupled weight decay (AdamW) or L2 (SGD)."""
     global_batch: int = 4096
-    """Samples of one optimizer step over all ranks together."""
+    """Samples of one optimizer step over all ranks together; of text 32 unless given."""
     micro_batch: int | None = None
-    """Most samples of one forward on one rank: larger shares of a global batch are cut and accumulated."""
+    """Most samples of one forward on one rank: larger shares of a global batch are cut and accumulated.
+    Of text 8, unless a global batch is given."""
     clip: float | None = None
     """Largest norm of all gradients together."""
     max_epochs: int = 6
@@ -126,7 +128,7 @@ class RunConfig:
     dtype: Literal["float32", "float64"] = "float32"
     """Type of the weights and of the arithmetic."""
     log_every: int = 100
-    """Steps between two lines of throughput, memory and communication share."""
+    """Steps between two lines of throughput, memory and communication share; of text 5 unless given."""
     eval_batch: int = 16384
     """Samples (of text: tokens) of one evaluation batch over all ranks."""
     prefetch: int = 0
@@ -185,11 +187,34 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainConfig:
-        """Read back what :meth:`to_dict` wrote (lists become tuples, folders become paths)."""
+        """Read back what :meth:`to_dict` wrote (lists become tuples, folders become paths).
+
+        What ``values`` leave out is the default: of a table's run, or of text's.
+
+        >>> TrainConfig.from_dict({"data": {"name": "text"}}).optim.global_batch
+        32
+        """
         kinds = {entry.name: entry.default_factory for entry in fields(cls)}
         for table in values:
             _require(table in kinds, table, values[table], f"no such table; there are {', '.join(kinds)}")
-        return cls(**{table: _built(kind, table, values) for table, kind in kinds.items()})
+        return cls(**{table: _built(kind, table, _of_text(values)) for table, kind in kinds.items()})
+
+
+def _of_text(values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with the defaults of text, if that is what is trained on."""
+
+    def table(name: str) -> dict[str, Any]:
+        found = values.get(name, {})
+        return found if isinstance(found, dict) else {}
+
+    if table("data").get("name") != "text":
+        return values
+    whole = dict(values)
+    for dotted, value in text_defaults(lambda f: f.split(".")[1] in table(f.split(".")[0])).items():
+        name, key = dotted.split(".")
+        if isinstance(whole.get(name, {}), dict):
+            whole[name] = {**whole.get(name, {}), key: value}
+    return whole
 
 
 def _built(kind: Any, table: str, values: dict[str, Any]) -> Any:
