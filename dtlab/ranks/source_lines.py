@@ -28,6 +28,11 @@ def is_users(file: str) -> bool:
     return not path.startswith((*_LIBRARIES, _DTLAB)) and f"{os.sep}site-packages{os.sep}" not in path
 
 
+def is_dtlabs(file: str) -> bool:
+    """Whether a file is part of dtlab, the trainers of lesson 12 included."""
+    return os.path.realpath(file).startswith(_DTLAB)
+
+
 def place(frame: Frame) -> str:
     """``Cell In[3], line 5, in train`` or ``train.py, line 5, in train``."""
     return f"{short_file(frame.file)}, line {frame.line}, in {frame.function}"

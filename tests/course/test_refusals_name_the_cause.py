@@ -1,6 +1,7 @@
 """The refusal of a common wrong answer says what is wrong with it, not only what came out of it."""
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -60,3 +61,18 @@ def test_refusal_leads_to_the_cause(name, label, words):
     said = verdict(name, *mutant(name, label))
     assert said.startswith("refused: ")
     assert words in " ".join(said.split())
+
+
+def save_as_it_is(folder, step, data):
+    (folder / ".beside").write_bytes(data)
+    os.replace(folder / ".beside", folder / f"step-{step}")
+
+
+def last_name(folder):
+    names = sorted(path.name for path in folder.glob("step-*"))
+    return (int(names[-1][5:]), (folder / names[-1]).read_bytes()) if names else None
+
+
+def test_names_of_steps_compared_as_text_are_told_with_the_two_names():
+    said = verdict("13-save", [save_as_it_is, last_name], {})
+    assert "'step-5' sorts after 'step-10' as text, since '5' comes after '1'" in said

@@ -23,7 +23,11 @@ def skip(checks: Checks, answer: Any) -> None:
     from dtlab.course.clinic import LOSSES
 
     require_function(answer)
-    ranks = on_ranks(2, _skips, answer)
+    look = (
+        "what stands under an `if` on this rank's own loss is called by one rank and not by the other; "
+        "let the ranks agree outside of it, then skip on both or on none."
+    )
+    ranks = on_ranks(2, _skips, answer, look=look)
     means = [sum(losses) / 2 for losses in zip(*LOSSES, strict=True)]
     for rank, after in enumerate(ranks):
         taken = sum(a != b for a, b in zip([0.0, *after], after, strict=False) if math.isfinite(b))

@@ -13,8 +13,10 @@ from dtlab.course.compare import describe
 if TYPE_CHECKING:
     from dtlab import RankError
     from dtlab.ranks.rank_state import Frame, RankState
+    from dtlab.ranks.report import RankReport
 
 _WORKER = os.path.join("dtlab", "ranks", "worker.py")
+_LEAVING = os.path.join("dtlab", "ranks", "leaving.py")
 SAME_CALLS = (
     "every rank must make the same collective calls, also one without samples; "
     "no `if` on the rank or on the number of samples around a collective."
@@ -38,8 +40,8 @@ def on_ranks(
     """`measure(answer, *arguments)` on every rank, results in rank order.
 
     Raises CheckFailed when the answer is no function, and when the ranks do not end in `timeout` seconds:
-    with the line of a loop that goes on for ever, or with what each rank waits in and `look`. Every other
-    failure of a rank is raised as it is.
+    with the line of a loop that goes on for ever, with the rank that left a collective out, or with what each
+    rank waits in and `look`. Every other failure of a rank is raised as it is.
     """
     from dtlab import RankError, launch
 
@@ -58,6 +60,10 @@ def stuck(error: RankError, timeout: float, look: str) -> str:
     busy = [state for state in states if not state.waits and _computes(answer_line(state))]
     if busy:
         return _endless(busy, [state for state in states if state.waits], timeout)
+    waiting = [state for state in states if state.waits]
+    gone = [report.rank for report in error.reports if _has_left(report)]
+    if gone and waiting:
+        return _left_out(gone, waiting, look)
     lines = {(frame.line, frame.source.strip()) if frame else None for frame in map(answer_line, states)}
     only = next(iter(lines)) if len(lines) == 1 and len(states) == len(error.reports) else None
     if only is not None:
@@ -79,14 +85,39 @@ def _endless(busy: list[RankState], waiting: list[RankState], timeout: float) ->
     )
 
 
+def _left_out(gone: list[int], waiting: list[RankState], look: str) -> str:
+    """Ranks that are through, and the first of those that wait for them in a call which they never made."""
+    first = waiting[0]
+    frame = answer_line(first)
+    at = f", at line {frame.line}, `{frame.source.strip()}`" if frame else ""
+    return (
+        f"{_ranks(gone)} left out a collective that {_ranks([state.rank for state in waiting])} made: "
+        f"rank {first.rank} waits in {first.what()}{at}, and {_ranks(gone)} "
+        f"{'have' if len(gone) > 1 else 'has'} left after the last step.\n"
+        f"Where to look: {look}"
+    )
+
+
+def _has_left(report: RankReport) -> bool:
+    """Whether a rank is through with its part: it has returned, or waits for the others to leave too."""
+    state = report.state
+    if state is None or not state.stack:
+        return report.outcome == "returned"
+    return not state.waits and any(frame.file.endswith(_LEAVING) for frame in state.stack)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
 def answer_line(state: RankState) -> Frame | None:
-    """The innermost frame of the reader's own code; None when the answer has returned."""
-    from dtlab.ranks.source_lines import is_users
+    """The innermost frame of the reader's own code, none of dtlab's; None when the answer has returned."""
+    from dtlab.ranks.source_lines import is_dtlabs, is_users
 
     for frame in reversed(state.stack):
         if frame.file.endswith(_WORKER):
             return None
-        if is_users(frame.file):
+        if is_users(frame.file) and not is_dtlabs(frame.file):
             return frame
     return None
 
@@ -98,7 +129,7 @@ def _computes(frame: Frame | None) -> bool:
 
 def _standing(error: RankError) -> str:
     """Which ranks are in which operation; the launcher's own words when they did not answer."""
-    inside: dict[str, list[str]] = {}
+    inside: dict[str, list[int]] = {}
     after = False
     for report in error.reports:
         state = report.state
@@ -108,8 +139,8 @@ def _standing(error: RankError) -> str:
         after |= frame is None
         operation = f"in {state.operation}, " if state.waits else ""
         place = f"{operation}at `{frame.source.strip()}`" if frame else f"in the check's {state.operation}"
-        inside.setdefault(place, []).append(str(report.rank))
+        inside.setdefault(place, []).append(report.rank)
     if not inside:
         return error.message
-    words = [f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)} {op}" for op, ranks in inside.items()]
+    words = [f"{_ranks(ranks)} {op}" for op, ranks in inside.items()]
     return "; ".join(words) + (" (your function has returned there)" if after else "")
