@@ -11,6 +11,7 @@ from dtlab.errors import UserError
 from dtlab.settings_types import settle_types
 
 MOST_BUCKETS = 2**31 - 1
+_PARQUET_ONLY = ("path", "id", "categorical", "numeric", "hashed", "split")
 
 
 def most_workers() -> int:
@@ -111,6 +112,19 @@ class DataConfig:
             raise UserError(f"data.hash_buckets = {self.hash_buckets}: at most {MOST_BUCKETS:,}")
         if self.seed < 0:
             raise UserError(f"data.seed = {self.seed!r}: must not be negative")
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """A column named for other data would be left out without a word, and another model trained."""
+        if self.name == "parquet":
+            return
+        for field in (*_PARQUET_ONLY, *(() if self.name == "clicks" else ("label",))):
+            value = getattr(self, field)
+            if value not in (None, ()):
+                raise UserError(
+                    f"data.{field} = {value!r}: data.name = {self.name!r} does not use it; for your own file "
+                    "set data.name = 'parquet'"
+                )
 
     @property
     def folder(self) -> Path:

@@ -27,6 +27,7 @@ from dtlab.ranks.launcher import launch
 from dtlab.ranks.report import RankError
 from dtlab.ranks.worlds import world
 from dtlab.train.config import TrainConfig
+from dtlab.train.config_schedule import ScheduleConfig
 from dtlab.train.job import run
 from dtlab.train.parts import build_parts
 from dtlab.train.tasks import load_task
@@ -154,13 +155,20 @@ def _talk(state: State) -> Figures:
     return replace(state.figures, ranks_answered=right)
 
 
+def _for_few_steps(schedule: ScheduleConfig) -> ScheduleConfig:
+    """The same rate without what a run of a few steps has no time for: a warm-up, and validations."""
+    if schedule.kind == "plateau":
+        return replace(schedule, kind="constant", warmup=0)
+    return replace(schedule, warmup=0)
+
+
 def _end_to_end(state: State) -> Figures:
     plan, config = state.plan, state.plan.config
     steps = max(1, math.ceil(0.01 * state.rows / config.optim.global_batch))
     with tempfile.TemporaryDirectory(prefix="dtlab-ladder-") as folder:
         own = replace(config.run, folder=Path(folder) / "run", resume=False, max_steps=steps)
         unlimited = replace(config.stopping, max_seconds=None, max_usd=None)
-        short = replace(config, run=own, stopping=unlimited)
+        short = replace(config, run=own, stopping=unlimited, schedule=_for_few_steps(config.schedule))
         report = launch(run, plan.nproc, short, timeout=plan.timeout, echo=False)[0]
         is_saved = (Path(folder) / "run" / "model" / "model.safetensors").is_file()
     figures = replace(state.figures, data_share=min(1.0, report["samples"] / state.rows))

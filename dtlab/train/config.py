@@ -180,6 +180,20 @@ class TrainConfig:
             table, kind = getattr(self, entry.name), entry.default_factory
             fix = f"give a {getattr(kind, '__name__', kind)}, or use TrainConfig.from_dict"
             _require(isinstance(table, kind), entry.name, table, fix)  # type: ignore[arg-type]
+        half, steps = self.precision.name in ("bf16", "fp16"), self.run.max_steps
+        _require(
+            not (half and self.run.dtype == "float64"),
+            "precision.name",
+            self.precision.name,
+            "run.dtype = 'float64' computes in float64; leave one of the two out",
+        )
+        _require(
+            not (self.schedule.kind == "plateau" and steps is not None),
+            "schedule.kind",
+            self.schedule.kind,
+            f"run.max_steps = {steps} makes a run that validates nothing, so the rate would never be cut; "
+            "take optim.max_epochs, or another kind",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values: paths become text."""

@@ -64,6 +64,8 @@ class ScheduleConfig:
         if self.step_every is not None:
             fine = _finite(self.step_every) and self.step_every > 0
             _require(fine, "step_every", self.step_every, "must be above 0, at most 1e15, for example 30")
+            fix = f"kind = {self.kind!r} does not use it; set kind = 'step', or leave it out"
+            _require(self.kind == "step", "step_every", self.step_every, fix)
         for name in ("warmup", "step_every"):
             value = getattr(self, name)
             if self.unit == "step" and value is not None:

@@ -80,3 +80,33 @@ def test_table_that_no_run_has_is_not_passed_over(values, named):
     with pytest.raises(UserError) as refused:
         TrainConfig.from_dict(values)
     assert all(word in str(refused.value) for word in named)
+
+
+@pytest.mark.parametrize(
+    ("build", "named"),
+    [
+        (lambda: DataConfig(path="my.parquet"), ["data.path", "'my.parquet'", "flights", "parquet"]),
+        (lambda: DataConfig(name="clicks", categorical=("shop",)), ["data.categorical", "shop", "clicks"]),
+        (lambda: DataConfig(name="text", label="y"), ["data.label", "'y'", "text"]),
+        (
+            lambda: ScheduleConfig(kind="cosine", step_every=5),
+            ["schedule.step_every", "5", "cosine", "kind = 'step'"],
+        ),
+        (
+            lambda: TrainConfig(precision=PrecisionConfig(name="bf16"), run=RunConfig(dtype="float64")),
+            ["precision.name", "'bf16'", "float64"],
+        ),
+        (
+            lambda: TrainConfig(schedule=ScheduleConfig(kind="plateau"), run=RunConfig(max_steps=10)),
+            ["schedule.kind", "'plateau'", "run.max_steps = 10"],
+        ),
+    ],
+)
+def test_setting_that_another_one_makes_useless_is_not_passed_over(build, named):
+    with pytest.raises(UserError) as refused:
+        build()
+    assert all(word in str(refused.value) for word in named), refused.value
+
+
+def test_label_of_the_generated_log_is_used():
+    assert DataConfig(name="clicks", label="purchase").label == "purchase"
