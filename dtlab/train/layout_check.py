@@ -24,7 +24,9 @@ def check_layout(config: TrainConfig, world_size: int) -> ParallelDims:
             do not go together.
 
     >>> from dtlab.train.config_parallel import ParallelConfig
-    >>> check_layout(TrainConfig(parallel=ParallelConfig(dp_shard=2)), 4).dp_replicate
+    >>> from dtlab.data.config import DataConfig
+    >>> text = DataConfig(name="text")
+    >>> check_layout(TrainConfig(data=text, parallel=ParallelConfig(dp_shard=2)), 4).dp_replicate
     2
     """
     parallel = config.parallel

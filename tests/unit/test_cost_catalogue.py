@@ -182,7 +182,9 @@ def test_gp3_against_io1_for_500_gb() -> None:
 
 
 def test_tables_are_part_of_the_package() -> None:
-    assert {path.name for path in catalogue.DATA.glob("*.csv")} == {"instances.csv", "storage_prices.csv"}
+    prices = {"instances.csv", "storage_prices.csv"}
+    speeds = {"calibrations.csv", "gpus.csv", "links.csv"}
+    assert {path.name for path in catalogue.DATA.glob("*.csv")} == prices | speeds
 
 
 def test_a_price_is_found_in_a_fresh_python_without_torch() -> None:
