@@ -100,7 +100,7 @@ def train(
         from dtlab.ranks.launcher import launch
         from dtlab.ranks.report import RankError
         from dtlab.train.job import run
-        from dtlab.train.resume import after_failure
+        from dtlab.train.resume import after_failure, record_verdict
 
         env = {"DTLAB_INTERACTIVE": "1"} if sys.stderr.isatty() else {}
         ranks = config.parallel.least_ranks if nproc is None else nproc
@@ -118,6 +118,8 @@ def train(
                 grace=config.checkpoint.grace_seconds,
             )
         except RankError as error:
+            if error.exception_type != "UserError":  # of which the record has the one line
+                record_verdict(config, began, str(error).splitlines()[0])
             for line in after_failure(config, began):
                 error.add_note(line)
             raise

@@ -27,7 +27,7 @@ def ending(record: RunRecord) -> list[Line]:
         torn = ", the next line is torn" if record.is_torn else ""
         return [
             Line(
-                WARN, "end", f"none after {last.kind!r}, step {step:.0f}{torn}: killed, or still running", fix
+                FAIL, "end", f"none after {last.kind!r}, step {step:.0f}{torn}: killed, or still running", fix
             )
         ]
     if end.kind == "failed":
@@ -35,6 +35,11 @@ def ending(record: RunRecord) -> list[Line]:
         return [Line(FAIL, "end", f"failed: {text}", "the error says what to change; then --resume")]
     seconds, stopped = end.number("seconds"), end.text("stopped_by")
     took = "" if seconds is None else f" after {seconds:.1f} s"
+    if end.number("optimizer_steps") == 0 and end.number("samples") == 0:
+        fix = "give it time for a step: a smaller optim.global_batch, or a later stop"
+        return [
+            Line(FAIL, "end", f"{f'stopped by {stopped}' if stopped else 'finished'}{took}: no step", fix)
+        ]
     if stopped is None:
         return [Line(OK, "end", f"finished{took}")]
     saved = end.number("checkpoint")

@@ -129,6 +129,12 @@ class Record:
             )
 
 
+def append_line(path: Path, values: dict[str, Any]) -> None:
+    """Append one event to a record whose own process has ended; a torn last line is cut off first."""
+    with _opened(path) as file:
+        file.write(json.dumps(_finite(values), default=str) + "\n")
+
+
 def _opened(path: Path) -> TextIO:
     try:
         _drop_torn_line(path)

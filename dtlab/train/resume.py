@@ -17,9 +17,11 @@ from dtlab.errors import UserError
 from dtlab.train.checkpoint_store import candidates, newest_complete
 from dtlab.train.config import TrainConfig
 from dtlab.train.package import DESCRIPTION
-from dtlab.train.record import RECORD, new_run_folder
+from dtlab.train.record import RECORD, append_line, new_run_folder
 
-__all__ = ["CHECKPOINTS", "after_failure", "beginning", "changes", "job_name", "run_folder"]
+__all__ = [
+    "CHECKPOINTS", "after_failure", "beginning", "changes", "job_name", "record_verdict", "run_folder",
+]  # fmt: skip
 
 CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
 _MOST_LOOKED_AT = 200
@@ -104,7 +106,7 @@ def after_failure(config: TrainConfig, since: float) -> list[str]:
     run, every, what = config.run, config.checkpoint, "last complete checkpoint: "
     if run.folder is None and run.output is None:
         return [f"{what}none, the run has no folder"]
-    recorded = [f for f in _newest(run.output) if _written_since(f / RECORD, since)] if run.output else []
+    recorded = _recorded_since(config, since)
     if run.folder is None and len(recorded) > 1:
         return [f"{what}see the folders in {run.output}, where {len(recorded)} runs were going on"]
     folder = run.folder or (recorded[0] if recorded else None)
@@ -117,6 +119,27 @@ def after_failure(config: TrainConfig, since: float) -> list[str]:
               for name in ("every_steps", "every_seconds") if (value := getattr(every, name))]  # fmt: skip
     why = ", ".join(set_to) or "checkpoint.every_steps and checkpoint.every_seconds are not set"
     return [f"{what}none yet ({why})", "begin again with the same command"]
+
+
+def record_verdict(config: TrainConfig, since: float, verdict: str) -> None:
+    """Append what the launcher saw to the record of a run that failed: a survivor only lost its peer.
+
+    Args:
+        config, since: as for :func:`after_failure`.
+        verdict: one line, for example "rank 1 of 2 was killed by SIGKILL".
+    """
+    folders = _recorded_since(config, since) if config.run.folder is None else [config.run.folder]
+    if len(folders) != 1 or not _written_since(folders[0] / RECORD, since):
+        return  # it failed before its first line, or another run was going on: nobody can tell which is ours
+    try:
+        append_line(folders[0] / RECORD, {"event": "failed", "by": "launcher", "error": verdict})
+    except (OSError, UserError):
+        return  # the verdict is on the screen already; a full disk must not hide it
+
+
+def _recorded_since(config: TrainConfig, since: float) -> list[Path]:
+    output = config.run.output
+    return [f for f in _newest(output) if _written_since(f / RECORD, since)] if output else []
 
 
 def changes(saved_job: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:

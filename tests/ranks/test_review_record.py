@@ -71,7 +71,7 @@ def test_record_of_a_real_run_is_sound(run, capsys):
 def test_run_that_did_not_end_is_told_from_one_that_was_stopped_or_failed(events, reviewed, capsys, tmp_path):
     end = of(events, "end")[0]
     killed = reviewed([event for event in events if event is not end])["end"]
-    assert killed.status == WARN
+    assert killed.status == FAIL
     assert "killed, or still running" in killed.value
     assert "--resume" in killed.fix
     stopped = reviewed([*events[:-1], {**end, "stopped_by": "SIGTERM", "checkpoint": 12}])["end"]
@@ -256,7 +256,7 @@ def test_a_line_torn_by_a_kill_hides_nothing_and_spoils_no_later_line(tmp_path):
     file = tmp_path / "record.jsonl"
     file.write_text('{"event": "start", "config": {}}\n{"event": "step", "step": 7}\n{"event": "epo')
     (line,) = [line for line in review_record(file).lines if line.name == "end"]
-    assert line.status == WARN
+    assert line.status == FAIL
     assert line.value == "none after 'step', step 7, the next line is torn: killed, or still running"
     record = Record(tmp_path)
     record.write("resume", config={})
