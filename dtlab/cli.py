@@ -69,6 +69,9 @@ app.command(
     help="A training job on SageMaker: plan and rehearse it.",
 )
 app.command(
+    "dtlab.commands.tune:tune", name="tune", help="Search learning rate, batch and more, within a budget."
+)
+app.command(
     "dtlab.commands.runs:app", name="runs", help="List runs, compare two, find the one behind a checkpoint."
 )
 app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")

@@ -13,8 +13,8 @@ _DEFAULTS = TrainConfig()
 TABLES = tuple(entry.name for entry in fields(TrainConfig))
 
 
-def read_config_file(name: str) -> dict[str, Any]:
-    """The tables of a configuration file.
+def read_config_file(name: str, besides: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The tables of a configuration file; those named in ``besides`` as they are, for another to check.
 
     Raises:
         UserError: no such file, no right to read it, not TOML, a table or key that no run has, or a table
@@ -23,6 +23,8 @@ def read_config_file(name: str) -> dict[str, Any]:
     where = f"config file = {name!r}"
     values = read_settings(name, "config file", "examples/flights.toml")
     for key, value in values.items():
+        if key in besides:
+            continue
         if key not in TABLES:
             near = near_name(key, TABLES)
             hint = f"did you mean [{near}]?" if near else f"there are {', '.join(f'[{t}]' for t in TABLES)}"

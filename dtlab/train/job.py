@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -40,16 +41,25 @@ from dtlab.train.tasks import Split, Task, TextMetrics, load_task
 from dtlab.train.trainer import EpochResult
 from dtlab.train.watch import Watch
 
-__all__ = ["run"]
+__all__ = ["Referee", "run"]
 
 
-def run(config: TrainConfig) -> dict[str, Any]:
+Referee = Callable[[int, float], str | None]
+"""Takes samples trained and the validation's metric; says why the run must end, or None. Rank 0 asks it."""
+
+
+def run(
+    config: TrainConfig, referee: Referee | None = None, judge_every: int | None = None
+) -> dict[str, Any]:
     """Train as ``config`` says on the ranks of this world; every rank returns the same report.
 
     The report holds at least: world_size, rows_train, unique_rows_seen, duplicate_rows, epochs, auc,
     samples_per_second, communication_share, seconds, usd_estimate, and ``stopped_by``: None, or the signal
     or budget that ended the run before its time, after a checkpoint. ``seconds`` begin when the ranks have
     joined: their start and imports are left out.
+
+    A ``referee`` (of a search, see ``dtlab.tune``) hears of every validation, and of one more every
+    ``judge_every`` optimizer steps. Its answer reaches all ranks; a run that it ends saves no checkpoint.
 
     Raises:
         UserError: the configuration, the data or a path is wrong.
@@ -58,7 +68,7 @@ def run(config: TrainConfig) -> dict[str, Any]:
     with StopSignals() as signals, world(seed=config.run.seed) as w:
         notice = SpotNotice(signals, EC2 if url == "ec2" else url) if url is not None else nullcontext()
         with notice:
-            return Job(config, w, signals).report()
+            return Job(config, w, signals, referee, judge_every).report()
 
 
 class _Stopped(Exception):
@@ -68,8 +78,17 @@ class _Stopped(Exception):
 class Job:
     """One run's parts; the methods are its chapters."""
 
-    def __init__(self, config: TrainConfig, w: World, signals: StopSignals) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        w: World,
+        signals: StopSignals,
+        referee: Referee | None = None,
+        judge_every: int | None = None,
+    ) -> None:
         self.config, self.world, self.signals = config, w, signals
+        self.referee, self.judge_every = referee, judge_every
+        self.pruned: str | None = None
         limits, instance = config.stopping, config.run.instance
         billing.cost(instance, 1.0)  # an unknown instance is refused before the work, not after it
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
@@ -165,6 +184,7 @@ class Job:
         if line is not None:
             self.say(line)
         self.watch = Watch(self.parts.trainer, self.config, self.signals, self.budget, partial(save, self))
+        self.watch.pause_every(self.judge_every if self.state["phase"] == "choose" else None)
         self._boundary()
 
     def _choose(self) -> None:
@@ -178,6 +198,9 @@ class Job:
         while stop.epoch < config.optim.max_epochs and not self.state["enough"]:
             if self.parts.loader.sampler.epoch == stop.epoch:
                 self._pass("choose")
+                if self.parts.loader.sampler.epoch == stop.epoch:  # paused in mid-epoch
+                    self._judge(self._evaluate("validation"))
+                    continue
             self._close_pending("choose")
             metrics = self._evaluate("validation")
             value = self.task.metric(metrics)
@@ -189,7 +212,17 @@ class Job:
                 self.world.log.info("epoch %d: validation %.4f", stop.epoch, value)
             if stop.improved and not self._refits:
                 self.best.keep()
+            self._judge(metrics)
             self._boundary()
+
+    def _judge(self, metrics: Any) -> None:
+        """Ask the referee, once, on rank 0; all ranks do what it says."""
+        if self.referee is None:
+            return
+        samples, value = self.parts.trainer.samples, self.task.metric(metrics)
+        self.pruned = self.world.broadcast(self.referee(samples, value) if self.world.is_main else None)
+        if self.pruned is not None:
+            raise _Stopped
 
     def _go_to_best(self) -> None:
         """The best epoch's weights, or the plan to train that many epochs again on more rows."""
@@ -280,8 +313,9 @@ class Job:
     def _stop(self) -> dict[str, Any]:
         """Save, and report how far the run came."""
         reasons = self.world.gather(self.signals.received or self.budget.reason(), dst=None) or []
-        reason = next((text for text in reasons if text), "a rank's request")
-        self.watch.saves(reason)
+        reason = self.pruned or next((text for text in reasons if text), "a rank's request")
+        if self.pruned is None:
+            self.watch.saves(reason)
         if self.checkpoints is not None:
             self.checkpoints.wait()
         since = self.signals.received_at

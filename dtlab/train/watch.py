@@ -44,6 +44,7 @@ class Watch:
         self._trainer, self._flags, self._signals, self._save = trainer, trainer.flags, signals, save
         self._save_every = config.checkpoint.every_steps or 0
         self._save_seconds = config.checkpoint.every_seconds or math.inf
+        self._pause_steps = 0
         self._compare_every = config.run.check_replicas_every if trainer.world_size > 1 else 0
         self._saved_at = time.monotonic()
         self._ticks = self._last_ticks = 0
@@ -59,6 +60,11 @@ class Watch:
         is_late = self._trainer.rank == 0 and time.monotonic() - self._saved_at >= self._save_seconds
         return self._signals.wants_checkpoint or is_late
 
+    def pause_every(self, steps: int | None) -> None:
+        """Leave a pass every ``steps`` optimizer steps, for a look from outside; None: never."""
+        self._pause_steps = steps or 0
+        self.begin()
+
     def begin(self) -> None:
         """Training begins or goes on after something else."""
         step = self._trainer.steps_done
@@ -66,11 +72,12 @@ class Watch:
         self._flags_at, self._flags_last = step + 1, step
         self._save_at = _next(step, self._save_every)
         self._compare_at = _next(step, self._compare_every)
+        self._pause_at = _next(step, self._pause_steps)
         self.next_step = self._flags_at
         self._schedule_next()
 
     def _schedule_next(self) -> None:
-        self.next_step = int(min(self._flags_at, self._save_at, self._compare_at))
+        self.next_step = int(min(self._flags_at, self._save_at, self._compare_at, self._pause_at))
 
     def look(self) -> bool:
         """Do what is due after this step (collective); True: leave the pass, the run must end."""
@@ -95,8 +102,11 @@ class Watch:
             self._save_at = _next(step, self._save_every)
         if not self.stop and (is_due or "checkpoint" in raised):
             self.saves("interval" if is_due else "asked for or due by the clock")
+        pauses = step >= self._pause_at
+        if pauses:
+            self._pause_at = _next(step, self._pause_steps)
         self._schedule_next()
-        return self.stop
+        return self.stop or pauses
 
     def saves(self, reason: str) -> None:
         """Save now (collective), unless the weights are no longer numbers."""

@@ -1,0 +1,136 @@
+"""The study of a search: Optuna's sampler and pruner over a journal file that survives a kill.
+
+The searching process asks for trials and tells how they ended. Rank 0 of a trial opens the same journal,
+reports each validation and asks whether to prune; the other ranks get its answer by a broadcast
+(``dtlab.train.job``), so no rank decides alone.
+
+Hyperband (Li et al. 2018, "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization"): trials
+are dealt to brackets; in each, only the best third goes on from one rung to the next, which is three times
+as far. The sampler is the tree-structured Parzen estimator, which is Bayesian.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dtlab.errors import UserError
+from dtlab.tune.space import Choice, Space
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import Trial
+
+__all__ = ["StudyPlan", "suggest"]
+
+Search = Literal["bayes", "random", "grid"]
+Pruner = Literal["hyperband", "none"]
+JOURNAL = "study.journal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """Everything that two processes need to open one study.
+
+    Attributes:
+        folder: holds the journal.
+        space: what is searched.
+        search: bayes (TPE), random, or grid: every combination of choices.
+        pruner: hyperband, or none: every trial to its own stop.
+        maximize: whether a larger metric is better.
+        rungs: reports of a run that is never pruned, which is the largest resource.
+        seed: of the sampler.
+        startup: random trials before the Bayesian ones.
+    """
+
+    folder: Path
+    space: Space
+    search: Search = "bayes"
+    pruner: Pruner = "hyperband"
+    maximize: bool = True
+    rungs: int = 1
+    seed: int = 0
+    startup: int = 5
+
+    def open(self, *, told: int = 0) -> Study:
+        """The study, made or found again; ``told`` moves the sampler's seed on after a restart.
+
+        Raises:
+            UserError: optuna is not installed.
+        """
+        optuna = _optuna()
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = JournalStorage(JournalFileBackend(str(self.folder / JOURNAL)))
+        seed = self.seed + told
+        sampler: Any
+        if self.search != "bayes":  # the points of a grid are given, in dtlab.tune.search
+            sampler = optuna.samplers.RandomSampler(seed=seed)
+        else:
+            sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=self.startup)
+        pruner: Any = optuna.pruners.NopPruner()
+        if self.pruner == "hyperband":
+            pruner = optuna.pruners.HyperbandPruner(
+                min_resource=1, max_resource=max(1, self.rungs), reduction_factor=3
+            )
+        return optuna.create_study(
+            study_name="dtlab",
+            storage=storage,
+            sampler=sampler,
+            pruner=pruner,
+            direction="maximize" if self.maximize else "minimize",
+            load_if_exists=True,
+        )
+
+
+class Judge:
+    """The referee of one trial: reports to its study, and says when Hyperband prunes it. Lives on rank 0.
+
+    Args:
+        plan: of the study.
+        trial_id: of the trial in the journal.
+        samples_per_rung: samples of one unit of resource.
+    """
+
+    def __init__(self, plan: StudyPlan, trial_id: int, samples_per_rung: int) -> None:
+        self.plan, self.trial_id, self.samples_per_rung = plan, trial_id, samples_per_rung
+        self._trial: Trial | None = None
+
+    def __call__(self, samples: int, value: float) -> str | None:
+        if self._trial is None:
+            optuna = _optuna()
+            self._trial = optuna.trial.Trial(self.plan.open(), self.trial_id)
+        rung = max(1, round(samples / self.samples_per_rung))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a resumed trial reports a rung again: the first value stays
+            self._trial.report(value, rung)
+        if not self._trial.should_prune():
+            return None
+        return f"pruned: {value:.4f} after {samples:,} samples is not among the best of its bracket"
+
+
+def suggest(trial: Trial, space: Space) -> dict[str, Any]:
+    """A value for every setting of ``space``."""
+    found: dict[str, Any] = {}
+    for name, each in space.items():
+        if isinstance(each, Choice):
+            found[name] = trial.suggest_categorical(name, list(each.values))
+        elif each.is_whole:
+            found[name] = trial.suggest_int(name, int(each.low), int(each.high), log=each.log)
+        else:
+            found[name] = trial.suggest_float(name, each.low, each.high, log=each.log)
+    return found
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise UserError("tune: optuna is not installed; pip install 'dtlab[tune]'") from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
