@@ -92,6 +92,30 @@ def scaled_lr(
     return lr
 
 
+def largest_stable_lr(curvature: float, delay: int = 0) -> float:
+    """The rate below which gradient descent is stable when each gradient is ``delay`` updates old.
+
+    On a quadratic loss it is ``2 sin(pi / (2 (2 delay + 1))) / curvature`` (Levin and May 1976), or
+    2 / curvature without delay. An asynchronous worker of n finds weights n - 1 updates old on average, so
+    the rate falls about as 1 / n (lesson 03). How much delay a given deep network bears is not in it.
+
+    Args:
+        curvature: the largest eigenvalue of the Hessian, positive.
+        delay: updates between reading the weights and applying the gradient, 0 when synchronous.
+
+    Raises:
+        UserError: a curvature that is not positive, or a delay below 0.
+
+    >>> largest_stable_lr(4.0), round(largest_stable_lr(4.0, delay=3), 3)
+    (0.5, 0.111)
+    """
+    if not (math.isfinite(curvature) and curvature > 0):
+        raise UserError(f"curvature = {curvature!r}: must be a positive number")
+    if delay < 0:
+        raise UserError(f"delay = {delay!r}: must be at least 0 updates")
+    return 2 * math.sin(math.pi / (2 * (2 * delay + 1))) / curvature
+
+
 def _name_of(optimizer: Any) -> str:
     if isinstance(optimizer, str):
         return optimizer

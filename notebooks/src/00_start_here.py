@@ -37,6 +37,10 @@ dtlab.doctor()
 # %% [markdown]
 # A line that says FAIL carries its fix. WARN means that the course runs, with a reservation. In a terminal the same check is `dtlab doctor`.
 #
+# With a GPU one line is about NCCL, which carries messages between cards. One of the authors below looks for a wrong version with `ldd` and installs
+# another by hand. A torch from pip brings its own NCCL and loads that, whatever the system has. So ask torch, on every rank:
+# `torch.cuda.nccl.version()` must be the same everywhere. The doctor holds it against the installed wheel.
+#
 # ## Two ranks from a cell
 # A distributed job is several processes that run the same function. Each is a *rank*, and all of them together are the *world*.
 # `launch` starts them here and brings their results back in rank order:
@@ -162,7 +166,8 @@ except dtlab.UserError as error:
 
 # %% [markdown]
 # ### Text
-# Planned: bytes of the Python standard library's source, for a small GPT. It comes with the lessons that need a transformer.
+# Bytes of the Python standard library's source, as this Python brings it: nothing is downloaded. `dtlab train examples/gpt.toml --nproc 2` trains
+# a small GPT on them.
 #
 # ## Sources
 # The incidents come from three write-ups by practitioners, blog posts of 2026 in Chinese. The lessons call them S0, S3 and S4, and quote what

@@ -27,6 +27,7 @@ from dtlab.course import bill, check, goal, hint, predict, recap, running, solve
 from dtlab.course.lessons.l10_fit import published
 from dtlab.course.lessons.l10_traces import recorded_traces
 from dtlab.diagnose.bound import bound_verdict
+from dtlab.diagnose.ladder import Figures, judge
 from dtlab.diagnose.profiler import step_profile
 from dtlab.diagnose.step_trace import record_trace
 from dtlab.diagnose.utilisation import nvml_percent, utilisation_lines
@@ -675,6 +676,21 @@ for line in utilisation_lines(0.0, 0.66, now=False):
 # | `NCCL_DEBUG=INFO` | prints rings, trees and which adapter is used: read it once for each cluster |
 #
 # For a finished run `dtlab doctor --run RECORD` prints the same verdict.
+#
+# ### Before more hosts
+# S0's order is a good one: ranks that talk, then 1 % of the data end to end, then all of it with a batch that doubles from 256 while memory stays under 90 %. S4 adds: one host busy before there are two. `dtlab ladder my.toml` climbs it on real ranks and stops at the first rung that fails. It judges figures, too:
+
+# %% tags=["nbval-check-output"]
+for n, share, memory in ((4, 0.12, 0.83), (8, 0.22, 0.79)):
+    known = {"ranks": n, "ranks_answered": n, "data_share": 1.0}
+    job = Figures(communication_share=share, memory_share=memory, **known)
+    print(f"S0, {n} cards: {judge(job).verdict()}")
+print(f"S4's DeepFM: 24,000 / 3,500 = {24_000 / 3500:.2f}x of 8, {24_000 / 3500 / 8:.0%}")
+
+# %% [markdown]
+# - The first rung without a figure is an answer as well: S0's four cards may be ready, his text does not show it.
+# - While the batch doubles, the learning rate has to follow (lesson 05). `find_batch` tries each size on all ranks and leaves model, optimizer and generators as they were.
+# - S4's last line is a scaling that most would be glad of, and no proof of a good job. 24,000 samples a second on eight V100 are few for a recommender: a published DLRM makes hundreds of thousands on one. A job that waits for input scales well when each rank brings a reader of its own. So look at the largest part of the step first, and at the ratio afterwards.
 #
 # ## On a GPU
 # - The lanes are CUDA streams: NCCL has one of its own. `record_trace` then counts kernels, and a gap between kernels is a card that waits for its CPU.

@@ -135,3 +135,9 @@ def test_four_days_on_one_host_against_18_hours_on_two() -> None:
     after = cost("ml.p3.16xlarge", 18 * 3600, count=2)
     assert (round(before.usd), round(after.usd)) == (2703, 1013)
     assert 1 - after.usd / before.usd == pytest.approx(0.625, abs=0.001)
+
+
+def test_a_grid_of_dozens_of_trials_for_800_dollars_has_trials_of_about_an_hour() -> None:
+    an_hour = cost("ml.p4d.24xlarge", 3600).usd
+    few, many = (800 / trials / an_hour for trials in (24, 60))
+    assert 0.4 < many < few < 1.5  # to choose a rate for runs of twelve hours

@@ -8,7 +8,7 @@ import torch
 
 from dtlab.errors import DtlabWarning, UserError
 from dtlab.train.config_schedule import ScheduleConfig
-from dtlab.train.scaling import effective_batch, scaled_lr
+from dtlab.train.scaling import effective_batch, largest_stable_lr, scaled_lr
 from dtlab.train.schedule import Schedule
 
 
@@ -277,6 +277,23 @@ def test_linear_scaling_with_adam_warns_and_with_sgd_does_not():
         warnings.simplefilter("error")
         scaled_lr(1e-3, "linear", 32, 128, torch.optim.SGD(parameters, lr=1))
         scaled_lr(1e-3, "sqrt", 32, 128, "adamw")
+
+
+@pytest.mark.parametrize("delay", [0, 1, 3, 7])
+def test_stale_gradients_are_stable_just_below_the_largest_rate_and_not_above(delay):
+    curvature = 4.0
+    for factor, shrinks in ((0.98, True), (1.02, False)):
+        lr = factor * largest_stable_lr(curvature, delay)
+        weights = [1.0] * (delay + 1)
+        for _ in range(4000):
+            weights.append(weights[-1] - lr * curvature * weights[-1 - delay])
+            if abs(weights[-1]) > 1e6:
+                break
+        assert (max(map(abs, weights[-50:])) < 1e-3) == shrinks
+    with pytest.raises(UserError, match="curvature = 0"):
+        largest_stable_lr(0)
+    with pytest.raises(UserError, match="delay = -1"):
+        largest_stable_lr(1.0, -1)
 
 
 def test_an_unknown_scaling_rule_lists_the_known_ones():
