@@ -87,17 +87,56 @@ def main(tokens: Sequence[str] | None = None) -> int:
         app.config = (*([] if file is None else [file]), _text_defaults, _plain_words)
         command, bound, _ = app.parse_args(words, print_error=False, exit_on_error=False)
         if file is None and bound.arguments.get("config_file") is not None:
-            raise UserError(
-                f"config file = {str(bound.arguments['config_file'])!r}: must come right after {words[0]!r}; "
-                "if it is meant as a value, put its flag before it, once for each value"
-            )
+            raise UserError(_misplaced(words, str(bound.arguments["config_file"])))
     except (CycloptsError, UserError, ValueError, TypeError) as error:
         # Under a launcher every rank reads the same words: one of them says what is wrong.
-        return _refuse(error, same_on_all_ranks=True)
+        return _refuse(_with_way_out(error, words), same_on_all_ranks=True)
     except SystemExit as stop:  # --help and --version print and leave
         return int(stop.code or 0)
     with _terminable():
         return guarded(lambda: command(*bound.args, **bound.kwargs))
+
+
+def _with_way_out(error: Exception, words: list[str]) -> Exception:
+    """``error`` with what the word that nothing knows was meant to be."""
+    from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
+
+    if isinstance(error, UnknownOptionError) and error.token.source == "cli":
+        from dtlab.commands.near_flags import meant_flag
+
+        word = (error.token.keyword or error.token.value).partition("=")[0]
+        known = [name for argument in error.argument_collection for name in argument.names]
+        meant = meant_flag(word, known)
+        return UserError(f"Unknown option: {word}." + (f" Did you mean {meant}?" if meant else ""))
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        from dtlab.commands.near_flags import once_for_each
+
+        first = error.unused_tokens[0]
+        fix = once_for_each(words, first, _list_flags())
+        return error if fix is None else UserError(f"{first!r}: no flag takes it; {fix}")
+    return error
+
+
+def _misplaced(words: list[str], name: str) -> str:
+    """What to say of a word that was taken for the configuration file, and does not stand where it stands."""
+    from dtlab.commands.near_flags import once_for_each
+
+    fix = once_for_each(words, name, _list_flags())
+    line = f"config file = {name!r}: must come right after {words[0]!r}"
+    return f"{line}; if it is meant as a value, {fix or 'put its flag before it'}"
+
+
+def _list_flags() -> set[str]:
+    """The flags of a run that may be given several times."""
+    from dtlab.train.config import TrainConfig
+
+    tables = vars(TrainConfig())
+    return {
+        f"--{table}.{name.replace('_', '-')}"
+        for table, values in tables.items()
+        for name, value in vars(values).items()
+        if isinstance(value, tuple)
+    }
 
 
 class _Terminated(KeyboardInterrupt):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -65,7 +66,7 @@ def require_writable(path: Path, field: str) -> None:
     """Refuse before a run what could not be written after it.
 
     Raises:
-        UserError: ``path`` is a folder, or its nearest existing parent cannot be written.
+        UserError: ``path`` is a folder, or nothing can be made in its nearest existing parent.
     """
     with _one_line(path, field):
         if path.is_dir():
@@ -77,7 +78,37 @@ def require_writable(path: Path, field: str) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):
             path.lstat()  # a name that is too long
         parent = Path(os.path.realpath(path)).parent
+    _require_room(parent, path, field)
+
+
+def require_writable_folder(path: Path, field: str) -> None:
+    """Refuse before a run a folder that could not be made, or in which nothing could be made.
+
+    Raises:
+        UserError: ``path`` is a file, or nothing can be made in it or in its nearest existing parent.
+    """
+    with _one_line(path, field):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.lstat()
+        place = Path(os.path.realpath(path))
+        if place.exists() and not place.is_dir():
+            raise UserError(f"{field} = {str(path)!r}: is a file; name a folder")
+    _require_room(place, path, field)
+
+
+def _require_room(parent: Path, path: Path, field: str) -> None:
+    """Make a folder in ``parent``, or in the nearest one that exists, and remove it: rights alone say little.
+
+    In /proc, on a read-only mount or over a quota they allow what cannot be done.
+    """
     while not os.path.lexists(parent):
         parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"{field} = {str(path)!r}: {str(parent)!r} cannot be written; name another place")
+    where = f"{field} = {str(path)!r}: {str(parent)!r}"
+    if not parent.is_dir():
+        raise UserError(f"{where} is a file; name another place")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"{where} cannot be written; name another place")
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=".dtlab-", dir=parent))
+    except OSError:
+        raise UserError(f"{where} cannot be written; name another place") from None

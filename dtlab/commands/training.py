@@ -100,11 +100,12 @@ def train(
         from dtlab.ranks.launcher import launch
         from dtlab.ranks.report import RankError
         from dtlab.train.job import run
-        from dtlab.train.resume import after_failure, record_verdict
+        from dtlab.train.resume import after_failure, check_places, record_verdict
 
         env = {"DTLAB_INTERACTIVE": "1"} if sys.stderr.isatty() else {}
         ranks = config.parallel.least_ranks if nproc is None else nproc
         check_layout(config, ranks)
+        check_places(config)
         began = time.time()
         try:
             results = launch(

@@ -13,7 +13,7 @@ from dtlab.errors import UserError
 
 __all__ = ["attempts", "ending", "epochs", "losses", "notes", "origin", "price", "samples", "skipped"]
 
-_EXPECTED = ("epoch ", "resumed from")  # lines that every run of their kind has
+_EXPECTED = ("epoch ", "resumed from", "going on in")  # lines that every run of their kind has
 _CHANGED = "the run goes on with"
 
 

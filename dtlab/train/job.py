@@ -34,7 +34,7 @@ from dtlab.train.outcome import finished_report, stopped_report
 from dtlab.train.package import save_package
 from dtlab.train.parts import Parts, build_parts, interval_too_long
 from dtlab.train.record import Record
-from dtlab.train.resume import CHECKPOINTS, MODEL, beginning, run_folder
+from dtlab.train.resume import CHECKPOINTS, MODEL, beginning, check_places, run_folder
 from dtlab.train.signals import StopSignals
 from dtlab.train.stopping import EarlyStopping
 from dtlab.train.tasks import Split, Task, TextMetrics, load_task
@@ -94,6 +94,7 @@ class Job:
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
         self.layout = layout_of(config)  # what does not fit is refused before data are read
         if w.is_main:
+            check_places(config)
             w.log.info("reading %s", config.data.name)
         self.task: Task = load_task(config, self.layout)
         self.folder: Path | None = w.broadcast(run_folder(config) if w.is_main else None)
@@ -239,13 +240,14 @@ class Job:
 
     def _refit(self, info: CheckpointInfo | None) -> None:
         self.task = self.task.refit()
+        # A run that was interrupted in its refit learns from the checkpoint which epoch was best.
+        is_resumed = info is not None and not hasattr(self, "parts")
+        self._prepare(info if is_resumed else None)
         best, tried, rows = self.stopping.best_epoch, self.stopping.epoch, len(self.task.data.train)
         self.say(
             f"epoch {best} of {tried} was best; training again on training and validation rows ({rows:,})"
             f" for {best} {'epoch' if best == 1 else 'epochs'}"
         )
-        is_resumed = info is not None and not hasattr(self, "parts")
-        self._prepare(info if is_resumed else None)
         while self.parts.loader.sampler.epoch < self.stopping.best_epoch:
             self._repeat_cuts()
             self._pass("refit")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dtlab.errors import UserError
 from dtlab.parallel.ddp import unwrap
 from dtlab.parallel.pipelined_model import PipelinedModel
 from dtlab.train.checkpoint import CheckpointInfo
@@ -22,6 +23,16 @@ def find_checkpoint(job: Job) -> CheckpointInfo | None:
     info = job.checkpoints.latest() if job.checkpoints is not None else None
     if info is None or job.checkpoints is None:
         return None
+    run = job.config.run
+    if run.max_steps is not None and run.max_steps < info.step:
+        raise UserError(
+            f"run.max_steps = {run.max_steps}: the checkpoint in {str(job.folder)!r} is at step {info.step} "
+            f"already; give {info.step} or more, or start a new run"
+        )
+    if run.resume and run.folder is None:
+        job.say(
+            f"going on in {job.folder}, the newest interrupted run in {run.output}; another one: --run.folder"
+        )
     saved: dict[str, Any] = {}
     job.checkpoints.load({"job": saved}, info)
     for line in changes(saved, job.state):

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.errors import UserError
+from dtlab.files import require_writable_folder
 from dtlab.train.checkpoint_store import candidates, newest_complete
 from dtlab.train.config import TrainConfig
 from dtlab.train.package import DESCRIPTION
 from dtlab.train.record import RECORD, append_line, new_run_folder
 
 __all__ = [
-    "CHECKPOINTS", "after_failure", "beginning", "changes", "job_name", "record_verdict", "run_folder",
+    "CHECKPOINTS", "after_failure", "beginning", "changes", "check_places", "job_name", "record_verdict",
+    "run_folder",
 ]  # fmt: skip
 
 CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
@@ -45,6 +47,23 @@ def job_name(environ: Mapping[str, str]) -> str | None:
     if agent not in ("", "none"):
         return f"torchrun-{agent}"
     return f"slurm-{environ['SLURM_JOB_ID']}" if environ.get("SLURM_JOB_ID") else None
+
+
+def check_places(config: TrainConfig) -> None:
+    """Refuse before data are read what :func:`run_folder` would refuse after it; nothing is made.
+
+    Raises:
+        UserError: as there.
+    """
+    run = config.run
+    if run.folder is not None:
+        require_writable_folder(run.folder, "run.folder")
+        if _is_finished(run.folder):
+            raise UserError(f"run.folder = {str(run.folder)!r}: holds a finished run; name another folder")
+    elif run.output is not None:
+        require_writable_folder(run.output, "run.output")
+    if run.resume and run.folder is None:
+        run_folder(config)  # which only looks
 
 
 def run_folder(config: TrainConfig) -> Path | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dtlab.data.config import DataConfig
+from dtlab.errors import UserError
 from dtlab.train.config import OptimConfig, RunConfig, TrainConfig
 from dtlab.train.config_core import CheckpointConfig
 from dtlab.train.config_schedule import ScheduleConfig
@@ -67,3 +68,22 @@ def test_same_configuration_goes_on_with_the_saved_rate(tmp_path):
     with pytest.warns(UserWarning, match="total_steps 4 -> 6"):
         events = go_on(tmp_path, 6, schedule=ScheduleConfig(kind="step", step_every=1, gamma=0.5))
     assert rates(events) == pytest.approx([1e-3 / 16, 1e-3 / 32])
+
+
+def test_fewer_steps_than_the_checkpoint_has_are_refused_in_one_line(tmp_path):
+    go_on(tmp_path, 4)
+    with pytest.raises(UserError, match=r"run\.max_steps = 2: .* at step 4 already; give 4 or more"):
+        go_on(tmp_path, 2)
+
+
+def test_resume_names_the_folder_that_it_takes_and_how_to_name_another(tmp_path):
+    go_on(tmp_path, 2)
+    config = TrainConfig(
+        data=DataConfig(name="clicks", rows=1000, root=str(tmp_path / "data")),
+        optim=OptimConfig(global_batch=128, lr=1e-3),
+        run=RunConfig(output=tmp_path, resume=True, max_steps=3),
+    )
+    run(config)
+    text = (tmp_path / "run" / "record.jsonl").read_text()
+    assert f"going on in {tmp_path / 'run'}, the newest interrupted run" in text
+    assert "--run.folder" in text
