@@ -276,3 +276,68 @@ def _how(found: Plan) -> str:
     layout = found.job.layout
     pipeline = f", {layout.stages} stages ({layout.schedule}, {layout.micro_batches} micro-batches)"
     return layout.launcher + (pipeline if layout.stages > 1 else "")
+
+
+@app.command
+def tune(
+    job_file: Path,
+    settings: Path,
+    /,
+    *,
+    objective: str,
+    strategy: Literal["Bayesian", "Hyperband", "Random"] = "Bayesian",
+    minimize: bool = False,
+    jobs: int = 12,
+    parallel: int = 2,
+    resource: tuple[int, int] = (1, 9),
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Show the request of a tuning job whose training jobs start torchrun, and its price. Nothing is sent.
+
+    Parameters
+    ----------
+    job_file
+        TOML file such as examples/jobs/s0.toml, without the settings that are searched.
+    settings
+        TOML file with the table [tune.space], as for dtlab tune.
+    objective
+        One of the job's metrics.
+    strategy
+        How SageMaker searches.
+    minimize
+        A smaller objective is better.
+    jobs
+        Training jobs in all.
+    parallel
+        Training jobs at a time.
+    resource
+        Hyperband: least and largest number of times that a job prints the objective.
+    seed
+        Seed of the search.
+    json
+        Print the request alone, as JSON.
+    """
+    from dtlab.commands.config_file import read_config_file
+    from dtlab.sagemaker.job_file import read_job
+    from dtlab.sagemaker.tuning import make_tuning_plan
+    from dtlab.train.config import TrainConfig
+    from dtlab.tune.space import read_space
+
+    wanted = read_config_file(str(settings), besides=("tune",)).get("tune", {})
+    space = read_space(wanted.get("space") if isinstance(wanted, dict) else None, TrainConfig())
+    found = make_tuning_plan(
+        read_job(job_file),
+        space,
+        objective=objective,
+        strategy=strategy,
+        maximize=not minimize,
+        jobs=jobs,
+        parallel=parallel,
+        resource=resource,
+        seed=seed,
+    )
+    print(json_module.dumps(found.request, indent=2))
+    if not json:
+        price = "no price is known" if found.bill is None else f"at most {found.bill.line()}"
+        print("\n".join(["", f"price: {price}", *(f"note: {line}" for line in found.notes)]))

@@ -35,7 +35,7 @@ class TrialResult:
         number: from 0.
         values: of the settings that are searched.
         state: complete, pruned or failed.
-        metric: the best validation so far; None where there was none.
+        metric: validation of the weights that a complete trial kept, else the best report; None without one.
         samples: trained.
         seconds: on the ranks.
     """
@@ -54,7 +54,8 @@ class Found:
 
     Attributes:
         trials: in the order of their starts.
-        best: the trial with the best validation; None where none has one.
+        best: the complete trial with the best validation, whose model lies in its folder; where none is
+            complete, the one with the best report; None where there is none.
         samples: trained by all trials together.
         bill: of all trials together, one after the other on the same machine.
         ended_by: "trials", "budget" or "grid".
@@ -75,6 +76,7 @@ def search(
     judge_every: int,
     trials: int | None = None,
     budget_usd: float | None = None,
+    max_samples: int | None = None,
     timeout: float | None = None,
     tell: Callable[[str], None] = print,
 ) -> Found:
@@ -87,6 +89,7 @@ def search(
         judge_every: optimizer steps of config's own global batch between two reports.
         trials: how many, those of an earlier start counted.
         budget_usd: for the seconds of all trials on run.instance.
+        max_samples: trained by all trials together; looked at whenever a trial reports.
         timeout: seconds that one trial may take.
         tell: takes a line for every trial.
 
@@ -94,7 +97,7 @@ def search(
         UserError: no limit is given, the grid has a range, or the first trials fail.
     """
     grid = _grid_size(plan)
-    if trials is None and budget_usd is None and grid is None:
+    if trials is None and budget_usd is None and max_samples is None and grid is None:
         raise UserError("trials = None: give trials, budget_usd or both; a search needs an end")
     most = min(math.inf if trials is None else trials, math.inf if grid is None else grid)
     plan.folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +115,8 @@ def search(
         left = (
             None if budget_usd is None else budget_usd / per_second - sum(t.seconds for t in _results(study))
         )
-        if left is not None and left <= 0:
+        rest = None if max_samples is None else max_samples - sum(t.samples for t in _results(study))
+        if (left is not None and left <= 0) or (rest is not None and rest <= 0):
             ended_by = "budget"
             break
         trial = optuna.trial.Trial(study, running.pop()._trial_id) if running else _next(study, plan)
@@ -122,7 +126,7 @@ def search(
         limits = one.stopping if left is None else replace(one.stopping, max_seconds=left)
         one = replace(one, stopping=limits, run=replace(one.run, folder=folder, refit=False, resume=False))
         steps = max(1, round(per_rung / one.optim.global_batch))
-        outcome, error = _run(one, Judge(plan, trial._trial_id, per_rung), nproc, steps, timeout)
+        outcome, error = _run(one, Judge(plan, trial._trial_id, per_rung, rest), nproc, steps, timeout)
         trial.set_user_attr("samples", outcome.get("samples", 0))
         trial.set_user_attr("seconds", outcome.get("seconds", 0.0))
         reported = list(study.get_trials(deepcopy=False)[trial.number].intermediate_values.values())
@@ -132,13 +136,16 @@ def search(
         elif outcome.get("stopped_by"):
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         else:
-            study.tell(trial, max(known) if plan.maximize else min(known))
+            # That of the weights which the run kept: those of its best epoch.
+            kept = outcome.get("auc_validation")
+            study.tell(trial, kept if kept is not None else max(known) if plan.maximize else min(known))
         results = _results(study)
         tell(_line(results[trial.number], error))
         if error is not None and len(results) >= _MOST_FAILED and all(t.state == "failed" for t in results):
             raise UserError(f"tune: the first {len(results)} trials failed, the last one by: {error}")
     results = _results(study)
-    scored = [each for each in results if each.metric is not None]
+    whole = [each for each in results if each.state == "complete"]
+    scored = whole or [each for each in results if each.metric is not None]
     order = max if plan.maximize else min
     best = order(scored, key=lambda each: each.metric or 0.0) if scored else None
     bill = billing.cost(config.run.instance, sum(each.seconds for each in results))
@@ -204,12 +211,16 @@ def _results(study: Any) -> list[TrialResult]:
                 each.number,
                 dict(each.params),
                 each.state.name.lower().replace("fail", "failed"),
-                (max(known) if maximize else min(known)) if known else None,
+                each.value if each.value is not None else _best(known, maximize),
                 each.user_attrs.get("samples", 0),
                 each.user_attrs.get("seconds", 0.0),
             )
         )
     return found
+
+
+def _best(known: list[float], maximize: bool) -> float | None:
+    return (max if maximize else min)(known, default=None)
 
 
 def _grid_size(plan: StudyPlan) -> int | None:

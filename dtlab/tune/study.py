@@ -95,10 +95,14 @@ class Judge:
         plan: of the study.
         trial_id: of the trial in the journal.
         samples_per_rung: samples of one unit of resource.
+        most_samples: after which the trial must end; None for no limit.
     """
 
-    def __init__(self, plan: StudyPlan, trial_id: int, samples_per_rung: int) -> None:
+    def __init__(
+        self, plan: StudyPlan, trial_id: int, samples_per_rung: int, most_samples: int | None = None
+    ) -> None:
         self.plan, self.trial_id, self.samples_per_rung = plan, trial_id, samples_per_rung
+        self.most_samples = most_samples
         self._trial: Trial | None = None
 
     def __call__(self, samples: int, value: float) -> str | None:
@@ -109,6 +113,8 @@ class Judge:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a resumed trial reports a rung again: the first value stays
             self._trial.report(value, rung)
+        if self.most_samples is not None and samples >= self.most_samples:
+            return f"budget: {samples:,} samples, all that the search had left"
         if not self._trial.should_prune():
             return None
         return f"pruned: {value:.4f} after {samples:,} samples is not among the best of its bracket"

@@ -97,3 +97,11 @@ def test_budget_ends_the_search_and_the_command_prints_the_bill(config, tmp_path
     assert found["ended_by"] == "budget"
     assert len(found["trials"]) == 1
     assert "ml.g4dn.12xlarge" in found["bill"]
+
+
+def test_sample_limit_ends_the_trial_that_reaches_it(config, tmp_path):
+    plan = StudyPlan(folder=tmp_path / "s", space={"optim.lr": Choice((1e-3, 2e-3))}, rungs=4)
+    found = search(config, plan, nproc=1, judge_every=5, max_samples=800, timeout=200, tell=print)
+    assert found.ended_by == "budget"
+    assert [(each.state, each.samples) for each in found.trials] == [("pruned", 1000)]
+    assert "all that the search had left" in read_record(tmp_path / "s" / "trial-0").end.text("stopped_by")
