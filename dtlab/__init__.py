@@ -32,11 +32,13 @@ _HOME = {
     "load_dataset": "dtlab.data.datasets",
     "data_parallel": "dtlab.parallel.ddp",
     "Trainer": "dtlab.train.trainer",
+    "global_steps": "dtlab.train.steps",
     "TrainConfig": "dtlab.train.config",
     "Schedule": "dtlab.train.schedule",
     "ScheduleConfig": "dtlab.train.config_schedule",
     "EarlyStopping": "dtlab.train.stopping",
     "Checkpointer": "dtlab.train.checkpoint",
+    "Generators": "dtlab.train.generators",
     "pick_precision": "dtlab.train.precision",
     "doctor": "dtlab.diagnose.doctor",
     "loss_parity": "dtlab.diagnose.parity",
@@ -51,7 +53,11 @@ __all__ = ["__version__", *_HOME]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'dtlab' has no attribute {name!r}")
+        from difflib import get_close_matches
+
+        near = [] if name.startswith("_") else get_close_matches(name, _HOME, n=1, cutoff=0.7)
+        hint = f": did you mean {near[0]}?" if near else ""
+        raise AttributeError(f"dtlab has no {name}{hint}", name=name)
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

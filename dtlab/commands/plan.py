@@ -219,7 +219,9 @@ def _lines(found: Plan, top: int, predictor: Predictor) -> list[str]:
     from dtlab.cost.plan_words import (
         memory_line,
         reading_line,
+        rule,
         spot_line,
+        start_line,
         step_line,
         table,
         why_lost,
@@ -227,13 +229,9 @@ def _lines(found: Plan, top: int, predictor: Predictor) -> list[str]:
     )
 
     job = found.job
-    limits = [
-        f"within {job.deadline_seconds / 3600:g} h" if math.isfinite(job.deadline_seconds) else "",
-        f"under ${job.budget_usd:,.2f}" if math.isfinite(job.budget_usd) else "",
-    ]
     return [
         f"{job.model.name}, {job.model.parameters:,} parameters: {job.samples:,.0f} samples in "
-        f"{job.steps:,} steps of {job.global_batch:,}; the {' '.join([job.goal, *filter(None, limits)])}",
+        f"{job.steps:,} steps of {job.global_batch:,}; {rule(job)}",
         "",
         *table(found, top, only_frontier=not top),
         "",
@@ -241,6 +239,7 @@ def _lines(found: Plan, top: int, predictor: Predictor) -> list[str]:
         "~ no measured run stands behind the time, > it is a bound.",
         why_lost(found),
         *why_others_lost(found),
+        start_line(found),
         step_line(found, predictor),
         f"Trust in the time: {found.best.trust}.",
         reading_line(found),

@@ -3,6 +3,7 @@
 import math
 
 from dtlab.cost import billing
+from dtlab.cost.plan_job import Job
 from dtlab.cost.plan_search import EQUAL, Predictor
 from dtlab.cost.planner import Candidate, Plan, nearest
 from dtlab.cost.remedies import remedies
@@ -36,6 +37,28 @@ def describe(strategy: Strategy) -> str:
     if strategy.recompute != "none":
         parts.append(f"{strategy.recompute} recomputation")
     return ", ".join([*parts, strategy.precision])
+
+
+def rule(job: Job) -> str:
+    """What the best is best at, with the measure that decides among those that are equal.
+
+    >>> from types import SimpleNamespace
+    >>> rule(SimpleNamespace(goal="cheapest", deadline_seconds=86400.0, budget_usd=math.inf))
+    'the cheapest within 24 h (of those within 1 %, the fastest)'
+    """
+    limits = [
+        f"within {job.deadline_seconds / 3600:g} h" if math.isfinite(job.deadline_seconds) else "",
+        f"under ${job.budget_usd:,.2f}" if math.isfinite(job.budget_usd) else "",
+    ]
+    other = "fastest" if job.goal == "cheapest" else "cheapest"
+    first = " ".join(["the", job.goal, *filter(None, limits)])
+    return f"{first} (of those within {EQUAL - 1:.0%}, the {other})".replace("%", " %")
+
+
+def start_line(plan: Plan) -> str:
+    """How much of the time is no training: of a short run it is nearly all."""
+    best, minutes = plan.best, plan.job.start_seconds / 60
+    return f"Of {_hours(best)}, {minutes:g} min are start-up (--start-minutes)."
 
 
 def name_of(plan: Plan, one: Candidate) -> str:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -123,6 +124,7 @@ def record_trace(step: Callable[[], Any], rank: int | None = None) -> StepTrace:
 
     from dtlab.ranks import agreement
 
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else torch prints when it starts and stops
     activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available()
     with profile(activities=activities) as watched:
         step()
