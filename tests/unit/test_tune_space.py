@@ -1,11 +1,16 @@
 """What may be searched is checked before a rank starts."""
 
+from pathlib import Path
+
 import pytest
 
 from dtlab.cli import main
+from dtlab.commands.config_file import read_config_file
 from dtlab.errors import UserError
 from dtlab.train.config import TrainConfig
 from dtlab.tune.space import Choice, Range, changed, read_space
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tune.toml"
 
 
 def test_range_and_list_are_read():
@@ -32,6 +37,11 @@ def test_range_and_list_are_read():
 def test_space_that_no_run_could_take_is_refused(given, word):
     with pytest.raises(UserError, match=word):
         read_space(given, TrainConfig())
+
+
+def test_example_is_a_search():
+    tables = read_config_file(str(EXAMPLE), besides=("tune",))
+    assert set(read_space(tables["tune"]["space"], TrainConfig())) == {"optim.lr", "optim.global_batch"}
 
 
 def test_changed_leaves_the_rest():
