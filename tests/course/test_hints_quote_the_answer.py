@@ -57,6 +57,13 @@ def test_a_rank_that_has_left_is_told_when_time_runs_out_first():
     assert "line 64" not in said
 
 
+def test_a_message_that_nobody_sent_is_no_collective():
+    said = standing(
+        RankState(0, stack=(TRAINER, LEAVING)), RankState(1, "recv", None, False, stack=(TRAINER, STEP))
+    )
+    assert said.startswith("the ranks wait for each other: rank 1 in recv, at")
+
+
 def test_a_rank_that_is_slow_to_begin_left_nothing_out():
     said = standing(
         RankState(0, stack=(TRAINER,)), RankState(1, "all_reduce", 1, False, stack=(TRAINER, STEP))

@@ -56,11 +56,13 @@ def on_ranks(
 
 def stuck(error: RankError, timeout: float, look: str) -> str:
     """Why ranks did not end: a rank that is busy in the answer, or ranks that wait for each other."""
+    from dtlab.ranks.rank_state import UNRECORDED
+
     states = [report.state for report in error.reports if report.state is not None]
     busy = [state for state in states if not state.waits and _computes(answer_line(state))]
     if busy:
         return _endless(busy, [state for state in states if state.waits], timeout)
-    waiting = [state for state in states if state.waits]
+    waiting = [state for state in states if state.waits and state.operation not in UNRECORDED]
     gone = [report.rank for report in error.reports if _has_left(report)]
     if gone and waiting:
         return _left_out(gone, waiting, look)
@@ -93,7 +95,7 @@ def _left_out(gone: list[int], waiting: list[RankState], look: str) -> str:
     return (
         f"{_ranks(gone)} left out a collective that {_ranks([state.rank for state in waiting])} made: "
         f"rank {first.rank} waits in {first.what()}{at}, and {_ranks(gone)} "
-        f"{'have' if len(gone) > 1 else 'has'} left after the last step.\n"
+        f"{'have' if len(gone) > 1 else 'has'} ended without that call.\n"
         f"Where to look: {look}"
     )
 
