@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from dtlab.errors import UserError
 from dtlab.settings_file import near_name, read_settings
@@ -47,5 +48,17 @@ def _check_keys(where: str, table: str, values: dict[str, Any], defaults: Any) -
         inner = getattr(defaults, name)
         if is_dataclass(inner) and isinstance(value, dict):
             _check_keys(where, f"{table}.{name}", value, inner)
+        elif any(isinstance(part, str) for part in parts) and (wanted := _number_wanted(defaults, name)):
+            raise UserError(f"{where}: {table}.{name} = {value!r} is text: give {wanted}, without quotes")
         elif any(isinstance(part, dict | list) for part in parts):
             raise UserError(f"{where}: {table}.{name} holds a table or a list of lists; give plain values")
+
+
+def _number_wanted(defaults: Any, name: str) -> str | None:
+    """What a field holds that holds no text: "a number", "a whole number", "true or false"; else None."""
+    hint = get_type_hints(type(defaults))[name]
+    inner = set(get_args(hint) or (hint,)) - {NoneType, Ellipsis}
+    return next((said for kinds, said in _NO_TEXT if inner and inner <= kinds), None)
+
+
+_NO_TEXT = (({bool}, "true or false"), ({int}, "a whole number"), ({int, float}, "a number"))

@@ -179,10 +179,21 @@ def named(config: DataConfig) -> Named:
     if config.split is not None and config.split in spec.columns():
         raise UserError(f"data.split = {config.split!r}: the column is also named as feature, label or id")
     used = list(dict.fromkeys([*spec.columns(), *([config.split] if config.split is not None else [])]))
+    _require_id(paths[0], config.id)
     wanted = schema(paths, used)
     if config.id is None:
         spec = dataclasses.replace(spec, id=ROW)
     return Named(paths, spec, wanted, config)
+
+
+def _require_id(path: Path, name: str | None) -> None:
+    """Raise UserError when the id column is not there; unlike others it can be left out."""
+    found = footer(path, "data.path")
+    if name is not None and name not in found.names:
+        try:
+            columns.require(found, [name], str(path))
+        except UserError as error:
+            raise UserError(f"data.id: {error}; or leave out data.id: row numbers are then the ids") from None
 
 
 def source(config: DataConfig, root: Path) -> Source:

@@ -26,7 +26,7 @@ from dtlab.diagnose.step_memory import memory_limit, step_bytes
 from dtlab.errors import UserError, require_number, require_whole
 from dtlab.parallel.ddp import no_sync, unwrap
 from dtlab.ranks import agreement
-from dtlab.train.losses import Loss, binary_cross_entropy, require_sum
+from dtlab.train.losses import Loss, binary_cross_entropy, defaults_by_name, require_sum
 from dtlab.train.untouched import untouched
 
 __all__ = ["FoundBatch", "Trial", "find_batch", "repeated"]
@@ -82,6 +82,7 @@ class FoundBatch:
         return "\n".join([*lines, f"largest that fits: {self.batch:,} rows per rank ({self.stopped})"])
 
 
+@defaults_by_name
 def find_batch(
     model: nn.Module,
     optimizer: Optimizer,

@@ -63,6 +63,19 @@ class Checkpointer:
     ...     checkpoints.wait()
     ...     checkpoints.load({"model": model}).step
     10
+
+    A whole run. Early stopping is updated before the save: a run that goes on would else have forgotten its
+    last validation::
+
+        run, stop = {"enough": False}, dtlab.EarlyStopping(patience=2 * len(dataset.train))
+        parts = {"run": run, "stop": stop, "model": model, "optimizer": optimizer, "loader": loader,
+                 "trainer": trainer, "generators": dtlab.Generators()}
+        with dtlab.Checkpointer(folder) as checkpoints:
+            checkpoints.load(parts)  # the newest complete checkpoint, if there is one
+            while loader.sampler.epoch < max_epochs and not run["enough"]:
+                trainer.train_epoch(loader)
+                run["enough"] = stop.update(validate(model), trainer.samples)
+                checkpoints.save(parts, trainer.steps_done, samples=trainer.samples)
     """
 
     def __init__(

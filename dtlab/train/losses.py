@@ -6,9 +6,10 @@ by the number of rows of the global batch. Means of means would weigh the rows o
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,36 @@ from torch import Tensor, nn
 from dtlab.data.batch import Batch
 from dtlab.errors import UserError
 
+P, R = ParamSpec("P"), TypeVar("R")
 Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+class _Shown:
+    """A default as help shows it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def defaults_by_name(function: Callable[P, R]) -> Callable[P, R]:
+    """Let help show a default that is a function by its name, and not by its address.
+
+    >>> @defaults_by_name
+    ... def fit(loss=math.sqrt, best=max, steps=3): ...
+    >>> import inspect
+    >>> str(inspect.signature(fit))
+    '(loss=sqrt, best=max, steps=3)'
+    """
+    signature = inspect.signature(function)
+    shown = [
+        each.replace(default=_Shown(each.default.__name__)) if inspect.isroutine(each.default) else each
+        for each in signature.parameters.values()
+    ]
+    function.__signature__ = signature.replace(parameters=shown)  # type: ignore[attr-defined]
+    return function
 
 
 def binary_cross_entropy(model: nn.Module, batch: Batch) -> Tensor:

@@ -28,7 +28,7 @@ from dtlab.ranks import agreement
 from dtlab.train.arguments import check_alike, check_arguments, check_rows
 from dtlab.train.flags import Flags
 from dtlab.train.layout import RunLayout
-from dtlab.train.losses import Loss, binary_cross_entropy
+from dtlab.train.losses import Loss, binary_cross_entropy, defaults_by_name
 from dtlab.train.meter import Meter, Reading
 from dtlab.train.metrics import Metrics, evaluate
 from dtlab.train.non_finite import NonFinite, NonFiniteError, NonFinitePolicy
@@ -82,6 +82,7 @@ class Trainer:
     ...     trainer.step(batch, rows)
     """
 
+    @defaults_by_name
     def __init__(
         self,
         model: nn.Module,
