@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 
 class UserError(ValueError):
@@ -22,6 +25,28 @@ class UserError(ValueError):
 
 class DtlabWarning(UserWarning):
     """Every warning of dtlab has this category, so that one filter reaches all of them."""
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Inside, a shown DtlabWarning is its line alone, without the place in dtlab that it came from.
+
+    >>> with plain_warnings():
+    ...     warnings.formatwarning(DtlabWarning("disk full"), DtlabWarning, "job.py", 1)
+    'dtlab: disk full\\n'
+    """
+    before = warnings.formatwarning
+
+    def formatted(message: Any, category: type[Warning], *place: Any, **more: Any) -> str:
+        if issubclass(category, DtlabWarning):
+            return f"dtlab: {message}\n"
+        return before(message, category, *place, **more)
+
+    warnings.formatwarning = formatted
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def one_line(text: str, most: int = 300) -> str:

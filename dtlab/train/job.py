@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.cost import billing
-from dtlab.errors import UserError
+from dtlab.errors import UserError, plain_warnings
 from dtlab.parallel.ddp import unwrap
 from dtlab.ranks.worlds import World, world
 from dtlab.train.budget import Budget
@@ -65,7 +65,7 @@ def run(
         UserError: the configuration, the data or a path is wrong.
     """
     url = config.checkpoint.spot_notice
-    with StopSignals() as signals, world(seed=config.run.seed) as w:
+    with plain_warnings(), StopSignals() as signals, world(seed=config.run.seed) as w:
         notice = SpotNotice(signals, EC2 if url == "ec2" else url) if url is not None else nullcontext()
         with notice:
             return Job(config, w, signals, referee, judge_every).report()

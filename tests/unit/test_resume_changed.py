@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,20 @@ def test_resume_names_the_folder_that_it_takes_and_how_to_name_another(tmp_path)
     text = (tmp_path / "run" / "record.jsonl").read_text()
     assert f"going on in {tmp_path / 'run'}, the newest interrupted run" in text
     assert "--run.folder" in text
+
+
+def test_warning_of_a_run_is_shown_as_its_line_alone(tmp_path, capsys):
+    go_on(tmp_path, 2)
+    newest = max((tmp_path / "run" / "checkpoints").glob("save-*"))
+    (newest / "state.json").write_text("{")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        before = warnings.showwarning
+        warnings.showwarning = lambda *a: print(warnings.formatwarning(*a[:4]), end="")
+        try:
+            go_on(tmp_path, 4)
+        finally:
+            warnings.showwarning = before
+    shown = [line for line in capsys.readouterr().out.splitlines() if "passed over" in line]
+    assert len(shown) == 1
+    assert shown[0].startswith(f"dtlab: {newest.name} passed over: state.json cannot be read")
