@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from dtlab.data.batch import Batch
 from dtlab.errors import UserError
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 Loss = Callable[[nn.Module, Batch], Tensor]
 
 
