@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
 
         near = [] if name.startswith("_") else get_close_matches(name, _HOME, n=1, cutoff=0.7)
         hint = f": did you mean {near[0]}?" if near else ""
-        raise AttributeError(f"dtlab has no {name}{hint}", name=name)
+        raise AttributeError(f"module 'dtlab' has no attribute {name!r}{hint}", name=name)
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value

@@ -219,7 +219,9 @@ def test_functions_of_main_work_and_main_is_not_run_again(tmp_path, how):
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split("\n")[:2] == ["main runs", "got [7, 7]"]
-    assert done.stderr == ""
+    # What torch says once in a process where no name service answers is not about main.
+    said = [line for line in done.stderr.splitlines() if "hostname of the client socket" not in line]
+    assert said == []
 
 
 def speak():

@@ -16,7 +16,7 @@ def test_the_parts_of_a_loop_of_ones_own_are_public():
 
 @pytest.mark.parametrize(("name", "near"), [("Scheduler", "Schedule"), ("Checkpoint", "Checkpointer")])
 def test_a_name_like_a_public_one_is_answered_with_it(name, near):
-    with pytest.raises(AttributeError, match=f"dtlab has no {name}: did you mean {near}"):
+    with pytest.raises(AttributeError, match=f"no attribute {name!r}: did you mean {near}"):
         getattr(dtlab, name)
     assert not hasattr(dtlab, "__wrapped__")
 
