@@ -64,6 +64,7 @@ def run(
     Raises:
         UserError: the configuration, the data or a path is wrong.
     """
+    billing.cost(config.run.instance, 1.0)  # an unknown instance is refused before ranks join, on all alike
     url = config.checkpoint.spot_notice
     with plain_warnings(), StopSignals() as signals, world(seed=config.run.seed) as w:
         notice = SpotNotice(signals, EC2 if url == "ec2" else url) if url is not None else nullcontext()
@@ -90,7 +91,6 @@ class Job:
         self.referee, self.judge_every = referee, judge_every
         self.pruned: str | None = None
         limits, instance = config.stopping, config.run.instance
-        billing.cost(instance, 1.0)  # an unknown instance is refused before the work, not after it
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
         self.layout = layout_of(config)  # what does not fit is refused before data are read
         if w.is_main:
