@@ -111,6 +111,9 @@ def sum_gradients(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if hasattr(module, "set_gradient_divide_factor"):
             module.set_gradient_divide_factor(1.0)  # type: ignore[operator]
+            if hasattr(module, "set_force_sum_reduction_for_comms"):
+                # In fp32 and bf16 torch would scale inside the collective, which only NCCL can.
+                module.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     return model
 
 
