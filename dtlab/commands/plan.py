@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,8 +11,6 @@ from cyclopts import Parameter
 from dtlab.errors import UserError
 
 if TYPE_CHECKING:
-    from dtlab.cost.plan_job import Job, Space
-    from dtlab.cost.planner import Plan, Predictor
     from dtlab.cost.presets import Preset
 
 _SEVERAL = Parameter(consume_multiple=True, negative=(), show_default=False)
@@ -21,6 +18,9 @@ Names = Annotated[tuple[str, ...], _SEVERAL]
 Numbers = Annotated[tuple[int, ...], _SEVERAL]
 Recomputes = Annotated[tuple[Literal["none", "selective", "full"], ...], _SEVERAL]
 Precisions = Annotated[tuple[Literal["fp32", "amp", "bf16-mixed", "bf16"], ...], _SEVERAL]
+# As in dtlab.cost.storage_bill, which --help does not need.
+Volumes = Literal["s3", "s3-ia", "gp3", "gp2", "io1", "io2", "st1", "sc1", "fsx-scratch", "fsx-125"]
+Destinations = Literal["internet", "region", "zone", "same region"]
 
 
 def plan(
@@ -52,6 +52,14 @@ def plan(
     prices: Path | None = None,
     start_minutes: float = 5.0,
     reader: float | None = None,
+    data_gib: float = 0.0,
+    storage: Volumes = "s3",
+    iops: int | None = None,
+    checkpoint_gib: float = 0.0,
+    stored_hours: float | None = None,
+    egress_gib: float = 0.0,
+    egress_to: Destinations = "internet",
+    idle_hours: float = 0.0,
     sparse_table: Annotated[bool, Parameter(negative=())] = False,
     table_rows: int | None = None,
     top: int = 10,
@@ -115,6 +123,22 @@ def plan(
         Billed before the first step: image, data, process group, compile.
     reader
         Samples per second that one machine can read; without it the reader is never the limit.
+    data_gib
+        GiB of data (2**30 bytes; AWS's lists say GB) that lie in --storage and belong to the bill.
+    storage
+        Where they lie: a bucket or file system, or an EBS volume on each machine.
+    iops
+        Provisioned, with --storage io1, io2 or gp3.
+    checkpoint_gib
+        GiB of checkpoints that are kept on S3.
+    stored_hours
+        How long data and checkpoints are kept; as long as the run takes by default. A month is 730.
+    egress_gib
+        GiB that leave AWS, or the region or zone.
+    egress_to
+        Where to.
+    idle_hours
+        Hours that the machines stay up while nobody computes.
     sparse_table
         Ranks exchange the touched rows of an embedding table, not all of it.
     table_rows
@@ -126,13 +150,15 @@ def plan(
     json
         Print one JSON object instead of lines.
     """
+    from dtlab.commands.plan_answer import answer, check_figure
     from dtlab.commands.plan_shape import shape_of, with_sequence
+    from dtlab.cost.beside import Beside
     from dtlab.cost.plan_job import Job, Space, Spot
     from dtlab.cost.price_file import prices_from
 
     if top < 1:
         raise UserError(f"top = {top}: give 1 or more lines")
-    _check_figure(figure)
+    check_figure(figure)
     if (model is None) == (config is None):
         raise UserError("model: give a preset or a file with a shape, or a run's --config, and not both")
     limits = {"deadline_hours": deadline_hours, "budget": budget, "samples": samples, "tokens": tokens}
@@ -170,6 +196,16 @@ def plan(
             start_seconds=60 * start_minutes,
             reader_per_host=math.inf if reader is None else reader,
             sparse_table=sparse_table,
+            beside=Beside(
+                data_gib=data_gib,
+                storage=storage,
+                iops=iops,
+                checkpoint_gib=checkpoint_gib,
+                stored_hours=stored_hours,
+                egress_gib=egress_gib,
+                egress_to=egress_to,
+                idle_hours=idle_hours,
+            ),
         )
         given = {
             "tp": tp, "pp": pp, "zeros": zero, "micro_batches": micro_batch, "recomputes": recompute,
@@ -190,67 +226,7 @@ def plan(
             spot=spot,
             **chosen,
         )
-        return _answer(job, space, 0 if goal == "frontier" else top, figure, json)
-
-
-def _answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) -> int:
-    from dtlab.cost.plan_json import as_dict
-    from dtlab.cost.plan_model import Models
-    from dtlab.cost.planner import plan as search
-
-    predictor = Models()
-    found = search(job, space, predictor)
-    best = found.best
-    if figure is not None:
-        _draw(found, figure)
-    if json:
-        body = as_dict(found)
-        body["best"] |= {
-            "step_parts": dict(predictor.step_parts(job, best.strategy, best.instance, best.count)),
-            "memory_items": dict(predictor.memory_items(job, best.strategy)),
-        }
-        print(json_module.dumps(body, indent=2))
-    else:
-        print("\n".join(_lines(found, top, predictor)))
-    return 0
-
-
-def _lines(found: Plan, top: int, predictor: Predictor) -> list[str]:
-    from dtlab.cost.plan_words import (
-        memory_line,
-        reading_line,
-        rule,
-        spot_line,
-        start_line,
-        step_line,
-        table,
-        why_lost,
-        why_others_lost,
-    )
-
-    job = found.job
-    return [
-        f"{job.model.name}, {job.model.parameters:,} parameters: {job.samples:,.0f} samples in "
-        f"{job.steps:,} steps of {job.global_batch:,}; {rule(job)}",
-        "",
-        *table(found, top, only_frontier=not top),
-        "",
-        "late, dear: misses a limit; front: no other is faster and cheaper; "
-        "~ no measured run stands behind the time, > it is a bound.",
-        why_lost(found),
-        *why_others_lost(found),
-        start_line(found),
-        step_line(found, predictor),
-        f"Trust in the time: {found.best.trust}.",
-        reading_line(found),
-        memory_line(found, predictor),
-        f"Price: {found.best.price.line()}.",
-        *spot_line(found, predictor),
-        f"{found.covered:,} configurations in {found.search_seconds:.2f} s: {found.predicted:,} predicted, "
-        f"{found.no_room:,} do not fit, {found.too_slow:,} too slow by their products alone, "
-        f"{found.set_aside:,} pipelines not needed, {found.refused:,} in a format that the card lacks."
-        + (f" Left out: {len(found.left_out)} types without a price or a model." if found.left_out else ""),
-    ]  # fmt: skip
+        return answer(job, space, 0 if goal == "frontier" else top, figure, json)
 
 
 def _samples(shape: Preset, samples: float | None, tokens: float | None) -> float:
@@ -277,27 +253,3 @@ def _goal(goal: str | None, only_budget: bool) -> Literal["cheapest", "fastest"]
 
 def _given(value: float | None, other: float | None) -> float | None:
     return other if value is None else value
-
-
-def _check_figure(figure: Path | None) -> None:
-    if figure is None:
-        return
-    if figure.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise UserError(f"figure = {str(figure)!r}: the name must end in .png, .svg or .pdf")
-    if not figure.parent.is_dir():
-        raise UserError(f"figure = {str(figure)!r}: there is no folder {str(figure.parent)!r}")
-
-
-def _draw(found: Plan, figure: Path) -> None:
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise UserError(
-            f"figure = {str(figure)!r}: matplotlib is not installed; pip install 'dtlab[lab]'"
-        ) from None
-    from dtlab.figures.plan import plan_figure
-
-    made = plan_figure(found)
-    beside = figure.with_name(f".{figure.name}{figure.suffix}")
-    made.savefig(beside, dpi=130)
-    beside.replace(figure)

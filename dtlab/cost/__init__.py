@@ -27,7 +27,8 @@
 - `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs;
   `spot_plan` puts a run on spot hosts beside the same on demand (lesson 13).
 - `planner`: machines, their number and the ways to cut a model, searched for the cheapest or the fastest run:
-  `plan_job` is its input, `plan_space`, `plan_machines` and `plan_search` its parts, `plan_words` its report.
+  `plan_job` is its input, `plan_space`, `plan_machines` and `plan_search` its parts, `plan_words` and
+  `plan_bill` its report; `beside` is what a run costs beside its machines.
 - `economics`, `source_table`: dollars per epoch, per sample and to a target; the source's table recomputed.
 - `storage_bill`, `queueing`, `idle`: what data costs; jobs that wait against hosts that idle (lesson 14).
 - `alarms`: AWS's own alarms on spending as checked requests (lesson 14).

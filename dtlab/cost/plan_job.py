@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from dtlab.cost.beside import Beside
 from dtlab.cost.billing import BillKind
 from dtlab.cost.catalogue import DEFAULT_REGION
 from dtlab.cost.memory import FITS_BELOW, Optimizer, Precision
@@ -29,6 +30,7 @@ class Job:
     - `start_seconds`: from the start of the bill to the first step: image, data, process group, compile.
     - `reader_per_host`: samples per second that one machine can read and prepare; infinite: never the limit.
     - `sparse_table`: ranks exchange the rows of an embedding table that a batch touched, not all of it.
+    - `beside`: storage, egress and idle hours, which belong to the price of the run and count for the budget.
 
     >>> from dtlab.cost.presets import LLAMA_7B
     >>> Job(model=LLAMA_7B, samples=1e6, global_batch=256).steps
@@ -45,6 +47,7 @@ class Job:
     start_seconds: float = 300.0
     reader_per_host: float = math.inf
     sparse_table: bool = False
+    beside: Beside = field(default_factory=Beside)
 
     def __post_init__(self) -> None:
         _above("samples", self.samples, math.isfinite)

@@ -13,10 +13,11 @@ Two rules of prudence:
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dtlab.cost import billing
+from dtlab.cost.beside import Rates
 from dtlab.cost.catalogue import Instance
 from dtlab.cost.memory import Precision
 from dtlab.cost.plan_job import Job, Space
@@ -65,6 +66,7 @@ class Predictor(Protocol):
 class Candidate:
     """The best way on given machines: seconds and dollars of the whole run, start-up included.
 
+    `items`: what `usd` is made of, "compute" first; the others are those of `Job.beside`.
     `trust` says how far the predicted time was off in measured runs, or that there are none like it.
     """
 
@@ -77,6 +79,7 @@ class Candidate:
     usd: float
     price: Price
     trust: str = ""
+    items: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def gpus(self) -> int:
@@ -93,6 +96,7 @@ class Search:
     def __init__(self, job: Job, space: Space, predictor: Predictor) -> None:
         self.job, self.space, self.predictor = job, space, predictor
         self.precisions = space.precisions or job.usual_precisions
+        self.rates = Rates(job.beside, space.region)
         self.found: list[Candidate] = []
         self.dots: list[tuple[float, float]] = []
         self.covered = self.refused = self.no_room = self.too_slow = self.set_aside = 0
@@ -127,14 +131,20 @@ class Search:
             tried = self._try(cut, found, count, floors, room, reading)
         if not tried:
             return
-        self.dots += [self._run(step, found, count, price, strategy) for step, strategy in tried]
+        for step, strategy in tried:
+            seconds, usd = self._run(step, found, count, price, strategy)
+            self.dots.append(
+                (seconds, self.rates.usd(usd, price.usd_per_hour * count, count, seconds / 3600))
+            )
         equal = EQUAL * min(step for step, _ in tried)
         near = (way for way in tried if way[0] <= equal)
         step, chosen = min(near, key=lambda way: (self._plainness(way[1]), way[0]))
         seconds, usd = self._run(step, found, count, price, chosen)
         trust = self.predictor.step_error(self.job, chosen, found)
         peak = self.peak(chosen)
-        self.found.append(Candidate(found, count, chosen, step, peak, seconds, usd, price, trust))
+        bill = usd, price.usd_per_hour * count, count, seconds / 3600
+        items, total = self.rates.items(*bill), self.rates.usd(*bill)
+        self.found.append(Candidate(found, count, chosen, step, peak, seconds, total, price, trust, items))
 
     def _try(
         self,
@@ -185,7 +195,7 @@ class Search:
     def _run(
         self, step: float, found: Instance, count: int, price: Price, strategy: Strategy
     ) -> tuple[float, float]:
-        """Seconds and dollars of the whole run."""
+        """Seconds of the whole run, and dollars of its machines."""
         job, spot = self.job, self.space.spot
         seconds = job.start_seconds + job.steps * step
         if spot is None:

@@ -2,12 +2,10 @@
 
 import math
 
-from dtlab.cost import billing
 from dtlab.cost.plan_job import Job
 from dtlab.cost.plan_search import EQUAL, Predictor
 from dtlab.cost.planner import Candidate, Plan, nearest
 from dtlab.cost.remedies import remedies
-from dtlab.cost.spot_plan import plan_spot
 from dtlab.cost.strategy import Strategy
 from dtlab.cost.units import gib
 
@@ -58,7 +56,7 @@ def rule(job: Job) -> str:
 def start_line(plan: Plan) -> str:
     """How much of the time is no training: of a short run it is nearly all."""
     best, minutes = plan.best, plan.job.start_seconds / 60
-    return f"Of {_hours(best)}, {minutes:g} min are start-up (--start-minutes)."
+    return f"Of {hours_of(best)}, {minutes:g} min are start-up (--start-minutes)."
 
 
 def name_of(plan: Plan, one: Candidate) -> str:
@@ -69,14 +67,25 @@ def name_of(plan: Plan, one: Candidate) -> str:
 
 def table(plan: Plan, most: int = 10, *, only_frontier: bool = False) -> list[str]:
     """The best way of each type in the plan's order, then the rest of the frontier; or that alone."""
+    items = [] if plan.job.beside.is_nothing else list(plan.best.items)
     rows = [
         (
             mark, name_of(plan, one), f"{one.gpus}", f"{one.seconds / 3600:,.2f}", f"{one.usd:,.2f}",
+            *(f"{one.items[item]:,.2f}" for item in items),
             f"{one.peak_bytes / one.instance.gpu_memory_bytes:.0%}", _trust(one) + describe(one.strategy),
         )
         for mark, one in (_front(plan) if only_frontier else _rows(plan, most))
     ]  # fmt: skip
-    head = ("", "machines", "GPUs", "hours", "$", "memory", "  how")
+    head = (
+        "",
+        "machines",
+        "GPUs",
+        "hours",
+        "$",
+        *(f"= {item}" if item == "compute" else f"+ {item}" for item in items),
+        "memory",
+        "  how",
+    )
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head) - 1)]
     left = {0, 1}
     return [
@@ -147,33 +156,40 @@ def why_lost(plan: Plan, other: Candidate | None = None) -> str:
     price = _ratio(other, best)
     if other.seconds > job.deadline_seconds:
         return (
-            f"{name} lost: it takes {_hours(other)}, {_more(other.seconds, job.deadline_seconds)} more than "
-            f"the deadline of {job.deadline_seconds / 3600:g} h (for ${other.usd:,.2f})."
+            f"{name} lost: it takes {hours_of(other)}, {_more(other.seconds, job.deadline_seconds)} more "
+            f"than the deadline of {job.deadline_seconds / 3600:g} h (for ${other.usd:,.2f})."
         )
     if other.usd > job.budget_usd:
         return (
             f"{name} lost: it costs ${other.usd:,.2f}, {_more(other.usd, job.budget_usd)} more than the "
-            f"budget of ${job.budget_usd:,.2f} (in {_hours(other)})."
+            f"budget of ${job.budget_usd:,.2f} (in {hours_of(other)})."
         )
     dearer = f"${other.usd:,.2f} is {_more(other.usd, best.usd)} more"
-    longer = f"{_hours(other)} is {_more(other.seconds, best.seconds)} longer"
+    longer = f"{hours_of(other)} is {_more(other.seconds, best.seconds)} longer"
     if job.goal == "cheapest":
         if other.usd <= EQUAL * best.usd:
             return f"{name} lost: it costs as much within 1 % (${other.usd:,.2f}), and {longer}."
         return (
             f"{name} lost: {dearer}. Its hour costs {price:.2f} times as much, and the run takes "
-            f"{other.seconds / best.seconds:.2f} times as long ({_hours(other)})."
+            f"{other.seconds / best.seconds:.2f} times as long ({hours_of(other)}).{_most_of_it(plan, other)}"
         )
     if other.seconds <= EQUAL * best.seconds:
-        return f"{name} lost: it takes as long within 1 % ({_hours(other)}), and {dearer}."
+        return f"{name} lost: it takes as long within 1 % ({hours_of(other)}), and {dearer}."
     return f"{name} lost: {longer}, at ${other.usd:,.2f} against ${best.usd:,.2f}."
+
+
+def _most_of_it(plan: Plan, other: Candidate) -> str:
+    """The item beside the machines that makes most of the difference, if one does."""
+    more = {item: usd - plan.best.items.get(item, 0.0) for item, usd in other.items.items()}
+    largest = max(more, key=lambda item: more[item], default="compute")
+    return "" if largest == "compute" else f" Most of the difference is {largest}, ${more[largest]:,.2f}."
 
 
 def _ratio(other: Candidate, best: Candidate) -> float:
     return other.price.usd_per_hour * other.count / (best.price.usd_per_hour * best.count)
 
 
-def _hours(one: Candidate) -> str:
+def hours_of(one: Candidate) -> str:
     return f"{one.seconds / 3600:,.2f} h"
 
 
@@ -192,27 +208,6 @@ def step_line(plan: Plan, predictor: Predictor) -> str:
     said = ", ".join(f"{name} {size / total:.0%}" for size, name in listed[:5])
     largest = listed[0][1]
     return f"A step takes {total:.3g} s: {said}. Largest: {largest}. {time_remedy(largest, plan)}"
-
-
-def spot_line(plan: Plan, predictor: Predictor) -> list[str]:
-    """On spot hosts: how often to save, what interruptions take, and the same run on demand."""
-    best, job, spot = plan.best, plan.job, plan.space.spot
-    if spot is None:
-        return []
-    compared = plan_spot(
-        job.steps * best.step_seconds,
-        on_demand_usd_per_hour=billing.cost(best.instance, 3600, kind="ec2", region=plan.space.region).usd,
-        spot_usd_per_hour=best.price.usd_per_hour,
-        interruptions_per_hour=spot.interruptions_per_hour,
-        hosts=best.count,
-        state_bytes=predictor.state_bytes(job, best.strategy),
-        write_bytes_per_second=spot.write_bytes_per_second,
-        start_seconds=job.start_seconds,
-        deadline_seconds=job.deadline_seconds,
-    )
-    rate = compared.break_even_rate
-    loses = f"above {rate:.3g} interruptions an hour and host" if math.isfinite(rate) else "at no rate tried"
-    return [f"Without the first start, {compared.line()}. Spot loses {loses}."]
 
 
 def memory_line(plan: Plan, predictor: Predictor) -> str:

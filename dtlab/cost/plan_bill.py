@@ -1,0 +1,40 @@
+"""What the price of a plan is made of, in words: its items, and spot beside on demand (lesson 14)."""
+
+import math
+
+from dtlab.cost import billing
+from dtlab.cost.plan_search import Predictor
+from dtlab.cost.plan_words import hours_of, name_of
+from dtlab.cost.planner import Plan
+from dtlab.cost.spot_plan import plan_spot
+
+
+def beside_line(plan: Plan) -> list[str]:
+    """What the run costs beside its machines: the items, and how much of each was asked for."""
+    asked, best = plan.job.beside, plan.best
+    if asked.is_nothing:
+        return []
+    said = {"compute": f"{hours_of(best)} of {name_of(plan, best)}", **asked.words(best.count)}
+    parts = " + ".join(f"{name} ${usd:,.2f} ({said[name]})" for name, usd in best.items.items())
+    return [f"${best.usd:,.2f} = {parts}. A GiB is what AWS's price lists call GB."]
+
+
+def spot_line(plan: Plan, predictor: Predictor) -> list[str]:
+    """On spot hosts: how often to save, what interruptions take, and the same run on demand."""
+    best, job, spot = plan.best, plan.job, plan.space.spot
+    if spot is None:
+        return []
+    compared = plan_spot(
+        job.steps * best.step_seconds,
+        on_demand_usd_per_hour=billing.cost(best.instance, 3600, kind="ec2", region=plan.space.region).usd,
+        spot_usd_per_hour=best.price.usd_per_hour,
+        interruptions_per_hour=spot.interruptions_per_hour,
+        hosts=best.count,
+        state_bytes=predictor.state_bytes(job, best.strategy),
+        write_bytes_per_second=spot.write_bytes_per_second,
+        start_seconds=job.start_seconds,
+        deadline_seconds=job.deadline_seconds,
+    )
+    rate = compared.break_even_rate
+    loses = f"above {rate:.3g} interruptions an hour and host" if math.isfinite(rate) else "at no rate tried"
+    return [f"Without the first start, {compared.line()}. Spot loses {loses}."]
