@@ -1,4 +1,4 @@
-"""`dtlab course progress` for learners; `build | verify | run` for authors of lessons."""
+"""`dtlab course progress | report` for learners; `build | verify | run` for authors of lessons."""
 
 from __future__ import annotations
 
@@ -96,6 +96,23 @@ def progress() -> int:
 
     progress_table()
     print(f"kept in {progress_file()}; the variable DTLAB_PROGRESS names another file")
+    return 0
+
+
+@app.command
+def report(output: str = "course-report.md") -> int:
+    """Write a completion report: what was checked of each lesson, when and by which version.
+
+    Parameters
+    ----------
+    output
+        File to write, .md or .html; the same as JSON is written beside it.
+    """
+    from dtlab.course.completion import summary, write_report
+
+    made, files = write_report(output)
+    print(summary(made))
+    print(f"written: {', '.join(map(str, files))}")
     return 0
 
 

@@ -21,7 +21,7 @@ from dtlab.course.compare import describe, difference
 from dtlab.course.copies import copied_name
 from dtlab.course.failure import stable
 from dtlab.course.prints import RankPrints
-from dtlab.course.progress import record
+from dtlab.course.progress import record_solved
 from dtlab.course.running import running
 from dtlab.course.told import told
 from dtlab.errors import UserError
@@ -213,7 +213,7 @@ def check(name: str, answer: Any, *context: Any, **named: Any) -> Verdict:
     if not checks.passed:
         raise RuntimeError(f"the check of exercise {name!r} compared nothing")
     _SOLVED.add(name)
-    record("solved", name)
+    record_solved(name, checks.passed)
     print(f"Right: {name}.")
     print("\n".join(f"  {line}" for line in checks.passed))
     return Verdict(True)

@@ -1,8 +1,8 @@
 """What the reader has solved, in one local JSON file. Nothing here can make a lesson fail.
 
 The file is `progress.json` under `~/.local/share/dtlab` (or XDG_DATA_HOME), or the path in DTLAB_PROGRESS.
-It is written beside and renamed. A file that cannot be read counts as empty; one that cannot be written
-is left alone.
+It is written beside and renamed. A file that cannot be read counts as empty, which one line says; the next
+write keeps it beside, with `.damaged` behind its name. A file that cannot be written is left alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,16 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from dtlab.course.curriculum import LESSONS
 from dtlab.course.display import show_html
+
+KINDS = ("solved", "finished", "predicted", "checked")
+_TOLD: set[Path] = set()
 
 
 def progress_file() -> Path:
@@ -29,38 +33,89 @@ def progress_file() -> Path:
 
 
 def read_progress() -> dict[str, dict[str, Any]]:
-    """`{"solved": {exercise: day}, "finished": {lesson: day}, "predicted": {question: answer}}`."""
-    kept: dict[str, dict[str, Any]] = {"solved": {}, "finished": {}, "predicted": {}}
-    with contextlib.suppress(OSError, ValueError, RuntimeError):
-        data = json.loads(progress_file().read_text(encoding="utf-8"))
-        if isinstance(data, dict):
-            kept.update({key: data[key] for key in kept if isinstance(data.get(key), dict)})
+    """What is kept, by kind; what cannot be read counts as empty, and a line says so, once.
+
+    `{"solved": {exercise: day}, "finished": {lesson: day}, "predicted": {question: answer}, "checked":
+    {exercise: {"when": time, "version": dtlab's, "facts": what was compared}}}`.
+    """
+    kept, damage = _read()
+    if damage:
+        path = progress_file()
+        if path not in _TOLD:
+            _TOLD.add(path)
+            print(
+                f"progress: {str(path)!r} {damage}: that counts as empty; the next solved exercise keeps the "
+                f"file as {_aside(path).name}"
+            )
     return kept
+
+
+def _read() -> tuple[dict[str, dict[str, Any]], str]:
+    """What is kept, and what is wrong with the file: an empty text when nothing is, or when there is none."""
+    kept: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    try:
+        data = json.loads(progress_file().read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return kept, ""
+    except OSError as error:
+        return kept, f"cannot be read ({error.strerror or type(error).__name__})"
+    except (ValueError, RuntimeError):
+        return kept, "is not JSON"
+    if not isinstance(data, dict):
+        return kept, "is not what dtlab writes"
+    kept.update({kind: data[kind] for kind in KINDS if isinstance(data.get(kind), dict)})
+    odd = [kind for kind in KINDS if not isinstance(data.get(kind, {}), dict)]
+    return kept, f"has no usable {' and '.join(odd)}" if odd else ""
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.damaged")
 
 
 def record(kind: str, name: str, value: Any = None) -> None:
     """Remember that `name` was solved, finished or predicted (with `value`); today's date by default."""
+    _write({kind: {name: time.strftime("%Y-%m-%d") if value is None else value}})
+
+
+def record_solved(name: str, facts: Sequence[str]) -> None:
+    """Remember that exercise `name` was solved now, with this version, and what was compared."""
+    from dtlab import __version__
+
+    checked = {"when": time.strftime("%Y-%m-%d %H:%M"), "version": __version__, "facts": list(facts)}
+    _write({"solved": {name: checked["when"][:10]}, "checked": {name: checked}})
+
+
+def _write(news: dict[str, dict[str, Any]]) -> None:
     data = read_progress()
-    data[kind][name] = time.strftime("%Y-%m-%d") if value is None else value
+    damaged = _read()[1]
+    for kind, entries in news.items():
+        data[kind].update(entries)
     with contextlib.suppress(OSError, RuntimeError):
         path = progress_file()
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         beside.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        if damaged and path.is_file():
+            os.replace(path, _aside(path))
         os.replace(beside, path)
+
+
+def state_of(number: str, data: dict[str, dict[str, Any]]) -> tuple[list[str], list[str], bool]:
+    """Of a lesson: its exercises, those that are solved, and whether it is finished with all of them."""
+    from dtlab.course.checks import exercises_of  # which imports this module
+
+    names = exercises_of(number)
+    solved = [name for name in names if name in data["solved"]]
+    return names, solved, number in data["finished"] and len(solved) == len(names)
 
 
 def progress_table() -> None:
     """Show one row a lesson: title, minutes, exercises solved, finished or not."""
-    from dtlab.course.checks import exercises_of  # which imports this module
-
     data = read_progress()
     rows = []
     for number, lesson in LESSONS.items():
-        names = exercises_of(number)
-        solved = sum(name in data["solved"] for name in names)
-        finished = number in data["finished"] and solved == len(names)
-        state = "finished" if finished else f"{solved} of {len(names)} solved" if solved else "-"
+        names, solved, finished = state_of(number, data)
+        state = "finished" if finished else f"{len(solved)} of {len(names)} solved" if solved else "-"
         rows.append((number, lesson.title, f"{lesson.minutes} min", state))
     width = max(len(row[1]) for row in rows)
     text = "\n".join(f"{n}  {t:<{width}}  {m:>6}  {s}" for n, t, m, s in rows)

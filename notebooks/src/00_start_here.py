@@ -183,6 +183,7 @@ except dtlab.UserError as error:
 #
 # ## Your progress
 # Kept in one file on this computer; nothing leaves it. Solved exercises and finished lessons (all exercises solved) appear when you run this cell again.
+# `dtlab course report mine.md` writes what was checked of each lesson, when and by which version, to hand in or to keep; `mine.html` works too, and the same as JSON lies beside it. It is a record, not a certificate: you can edit the file that it is made from.
 
 # %% tags=["varies"]
 progress_table()

@@ -22,9 +22,29 @@ def test_progress_is_kept_by_rename_and_read_back(own_progress):
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"solved": 3}', "\x00"])
 def test_a_broken_file_counts_as_empty(own_progress, content):
     own_progress.write_text(content)
-    assert read_progress() == {"solved": {}, "finished": {}, "predicted": {}}
+    assert not any(read_progress().values())
     record("solved", "02-ring")
     assert "02-ring" in read_progress()["solved"]
+    assert own_progress.with_name("progress.json.damaged").read_text() == content
+
+
+def test_a_damaged_file_is_told_in_one_line_and_its_good_parts_are_kept(own_progress, capsys):
+    own_progress.write_text('{"solved": {"02-ring": "2026-01-01"}, "finished": 3}')
+    read_progress()
+    progress_table()
+    lines = [line for line in capsys.readouterr().out.splitlines() if "progress.json" in line]
+    assert len(lines) == 1
+    assert "has no usable finished: that counts as empty" in lines[0]
+    record("solved", "02-who")
+    assert set(read_progress()["solved"]) == {"02-ring", "02-who"}
+
+
+def test_a_file_that_is_fine_is_not_told(own_progress, capsys):
+    own_progress.write_text('{"solved": {"02-ring": "2026-01-01"}}')  # of a version without facts
+    read_progress()
+    record("solved", "02-who")
+    assert capsys.readouterr().out == ""
+    assert not own_progress.with_name("progress.json.damaged").exists()
 
 
 def test_a_place_that_cannot_be_written_does_not_fail_a_lesson(monkeypatch, tmp_path):
