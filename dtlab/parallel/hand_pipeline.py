@@ -17,7 +17,10 @@ from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.simulate import Span
 from dtlab.parallel.stage_messages import StageMessages
 
-__all__ = ["HandPipeline", "SumLoss"]
+__all__ = ["Clock", "HandPipeline", "SumLoss"]
+
+Clock = Callable[[], float]
+"""Seconds, as ``time.perf_counter`` or ``time.thread_time``."""
 
 SumLoss = Callable[[Tensor, Tensor], Tensor]
 """(output of the last stage, targets) -> the sum of the samples' losses, 0-dimensional."""
@@ -39,6 +42,7 @@ class HandPipeline:
         stages: number -> module of this rank's stages.
         schedule: a legal one.
         rank: this rank in ``group``.
+        clock: what the spans are timed by, in seconds.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class HandPipeline:
         loss: SumLoss,
         rank: int,
         group: dist.ProcessGroup | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
+        self._clock = clock
         self._stages, self._schedule, self._loss, self._rank = stages, schedule, loss, rank
         self._messages = StageMessages(schedule, rank, group)
         self._last = schedule.num_stages - 1
         self.spans: list[Span] = []
-        """What ran in the last step, and when (``time.perf_counter``)."""
+        """What ran in the last step, and when by ``clock``."""
 
     def step(self, inputs: Tensor, targets: Tensor, divide_by: float) -> Tensor:
         """All micro-batches through this rank's stages; gradients are added to ``.grad``.
@@ -85,7 +91,7 @@ class HandPipeline:
         stage, _, i = action
         shape = self._inputs[i].shape
         x = self._inputs[i] if stage == 0 else self._messages.receive_activation(stage, i, shape)
-        start = time.perf_counter()
+        start = self._clock()
         with torch.set_grad_enabled(keep):
             if stage > 0:
                 x.requires_grad_(keep)
@@ -96,7 +102,7 @@ class HandPipeline:
                 output = self._loss(output, self._targets[i]) / self._divide_by
                 self._total += output.detach()
         if keep:
-            self.spans.append(Span(action, start, time.perf_counter()))
+            self.spans.append(Span(action, start, self._clock()))
             self._kept[stage, i] = _Kept(x, output)
         if stage < self._last:
             self._messages.send_activation(stage + 1, i, output.detach(), shape)
@@ -106,10 +112,10 @@ class HandPipeline:
         kept = self._kept[stage, i]
         if kind is not Kind.BACKWARD_WEIGHT and stage < self._last:
             kept.gradient = self._messages.receive_gradient(stage, i, kept.output)
-        start = time.perf_counter()
+        start = self._clock()
         if kept.output.requires_grad:
             self._differentiate(kept, stage, kind)
-        self.spans.append(Span(action, start, time.perf_counter()))
+        self.spans.append(Span(action, start, self._clock()))
         if kind is not Kind.BACKWARD_WEIGHT and stage > 0:
             gradient, kept.input.grad = kept.input.grad, None
             self._messages.send_gradient(

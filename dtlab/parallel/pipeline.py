@@ -12,6 +12,7 @@ runs the forwards and backwards of one optimizer step in the order of the schedu
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from dtlab.errors import UserError
 from dtlab.parallel.actions import Action, Kind, Schedule
-from dtlab.parallel.hand_pipeline import HandPipeline, SumLoss
+from dtlab.parallel.hand_pipeline import Clock, HandPipeline, SumLoss
 from dtlab.parallel.legality import check_schedule
 from dtlab.parallel.replica_sums import Replicas
 from dtlab.parallel.sharded import mark_stage
@@ -45,6 +46,7 @@ def pipeline(
     engine: Literal["by_hand", "torch"] = "by_hand",
     group: dist.ProcessGroup | None = None,
     replicas: DeviceMesh | None = None,
+    clock: Clock = time.perf_counter,
 ) -> Pipeline:
     """This rank's part of a pipeline; every rank of ``group`` calls it.
 
@@ -57,6 +59,8 @@ def pipeline(
         group: the ranks of this pipeline, ``mesh["pp"].get_group()``; default: all ranks.
         replicas: the ranks with the same stages and other samples, ``mesh["dp_replicate", "dp_shard"]``.
             Stages that are ``fully_sharded`` reduce their gradients themselves.
+        clock: what ``timeline()`` reads around each action; with ``time.thread_time``, which leaves out the
+            time in which another process had the core, the timeline is for ``replay`` alone.
 
     Raises:
         UserError: an illegal schedule, stages and ranks that are not those of the schedule, FSDP with a
@@ -90,7 +94,7 @@ def pipeline(
         raise UserError(
             f"engine = 'by_hand' sends CPU tensors over gloo, the model is on {device}: take 'torch'"
         )
-    return Pipeline(parts, schedule, loss, engine, group, replicas)
+    return Pipeline(parts, schedule, loss, engine, group, replicas, clock)
 
 
 class Pipeline:
@@ -110,6 +114,7 @@ class Pipeline:
         engine: str,
         group: dist.ProcessGroup | None,
         replicas: DeviceMesh | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
         self.schedule, self._group, self._rank = schedule, group, groups.rank(group)
         self.stages = {number: parts.stages[number] for number in schedule.stages_of(self._rank)}
@@ -121,12 +126,12 @@ class Pipeline:
             for number, stage in self.stages.items():
                 for name, parameter in stage.named_parameters():
                     mark_stage(parameter, group or dist.group.WORLD, is_copy=(number, name) in copies)
-        self._hand = HandPipeline(self.stages, schedule, loss, self._rank, group)
+        self._hand = HandPipeline(self.stages, schedule, loss, self._rank, group, clock)
         self._engine: HandPipeline | TorchPipeline = self._hand
         if engine == "torch":
             from dtlab.parallel.torch_pipeline import TorchPipeline  # importing it takes a second
 
-            self._engine = TorchPipeline(self.stages, schedule, loss, self._rank, group)
+            self._engine = TorchPipeline(self.stages, schedule, loss, self._rank, group, clock)
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Those of this rank, each once: for its optimizer."""
@@ -162,7 +167,7 @@ class Pipeline:
 
     @property
     def spans(self) -> list[Span]:
-        """What this rank ran in the last ``step``, in order, with ``time.perf_counter`` around it."""
+        """What this rank ran in the last ``step``, in order, with ``clock`` around it."""
         return self._engine.spans
 
     def timeline(self) -> PipelineTimeline:

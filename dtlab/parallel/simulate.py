@@ -4,7 +4,7 @@
 both, and their bubbles stand beside each other. No torch in this file.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from dtlab.errors import UserError
 from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.legality import check_schedule, execution_order, needs
 
-__all__ = ["PipelineTimeline", "Span", "mean_durations", "simulate"]
+__all__ = ["PipelineTimeline", "Span", "mean_durations", "replay", "simulate"]
 
 
 class Span(NamedTuple):
@@ -105,6 +105,37 @@ def simulate(
     durations = _durations(schedule.num_stages, forward, backward, backward_input)
     if not transfer >= 0:
         raise UserError(f"transfer = {transfer}: give a time of 0 or more")
+    return _timed(schedule, lambda action: durations[action.kind][action.stage], transfer)
+
+
+def replay(schedule: Schedule, measured: PipelineTimeline) -> PipelineTimeline:
+    """``schedule`` with the *measured* duration of each action, and nothing waiting but for what it needs.
+
+    For ranks that outnumber the cores: measure with ``pipeline(..., clock=time.thread_time)``, which leaves
+    out the time in which another rank had the core. What is left is a run on as many cards as ranks with
+    messages that cost nothing.
+
+    Args:
+        measured: a step of ``schedule``; only the lengths of its spans count.
+
+    Raises:
+        UserError: an illegal schedule, or actions that are not its own.
+
+    >>> from dtlab.parallel.schedules import gpipe, one_f_one_b
+    >>> simulated = simulate(gpipe(2, 4), [1, 2], [2, 3])
+    >>> replay(gpipe(2, 4), simulated) == simulated
+    True
+    >>> replay(one_f_one_b(2, 4), simulated).peak_live  # the same actions in another order
+    [2, 1]
+    """
+    check_schedule(schedule)
+    durations = {span.action: span.end - span.start for spans in measured.ranks for span in spans}
+    if durations.keys() != {action for actions in schedule.ranks for action in actions}:
+        raise UserError(f"measured: {measured.name!r} did not run the actions of {schedule.name!r}")
+    return _timed(schedule, durations.__getitem__, 0.0)
+
+
+def _timed(schedule: Schedule, duration: Callable[[Action], float], transfer: float) -> PipelineTimeline:
     ended: dict[Action, float] = {}
     free = [0.0] * schedule.num_ranks
     spans: list[list[Span]] = [[] for _ in schedule.ranks]
@@ -114,7 +145,7 @@ def simulate(
             needed = next(one for one in group if one in ended)
             away = schedule.rank_of(needed.stage) != rank
             start = max(start, ended[needed] + (transfer if away else 0.0))
-        free[rank] = ended[action] = start + durations[action.kind][action.stage]
+        free[rank] = ended[action] = start + duration(action)
         spans[rank].append(Span(action, start, free[rank]))
     return PipelineTimeline(schedule.name, tuple(map(tuple, spans)))
 

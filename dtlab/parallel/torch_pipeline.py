@@ -17,7 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 
 from dtlab.errors import UserError
 from dtlab.parallel.actions import Action, Kind, Schedule
-from dtlab.parallel.hand_pipeline import SumLoss
+from dtlab.parallel.hand_pipeline import Clock, SumLoss
 from dtlab.parallel.schedules import SCHEDULES, build_schedule
 from dtlab.parallel.simulate import Span
 
@@ -46,7 +46,9 @@ class TorchPipeline:
         loss: SumLoss,
         rank: int,
         group: dist.ProcessGroup | None = None,
+        clock: Clock = time.perf_counter,
     ) -> None:
+        self.clock = clock
         p, m, v = schedule.num_ranks, schedule.num_micro_batches, schedule.stages_per_rank
         if schedule.name not in SCHEDULES or build_schedule(schedule.name, p, m, v) != schedule:
             raise UserError(
@@ -136,7 +138,7 @@ class _RecordedStage(PipelineStage):
         self._recorder = spans
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **options: Any) -> Any:
-        start = time.perf_counter()
+        start = self._recorder.clock()
         output = super().forward_one_chunk(fwd_chunk_id, *args, **options)
         self._note(Kind.FORWARD, fwd_chunk_id, start)
         return output
@@ -144,15 +146,15 @@ class _RecordedStage(PipelineStage):
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
     ) -> Any:
-        start = time.perf_counter()
+        start = self._recorder.clock()
         super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         self._note(Kind.BACKWARD if full_backward else Kind.BACKWARD_INPUT, bwd_chunk_id, start)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **options: Any) -> Any:
-        start = time.perf_counter()
+        start = self._recorder.clock()
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **options)
         self._note(Kind.BACKWARD_WEIGHT, bwd_chunk_id, start)
 
     def _note(self, kind: Kind, micro_batch: int, start: float) -> None:
-        span = Span(Action(self.stage_index, kind, micro_batch), start, time.perf_counter())
+        span = Span(Action(self.stage_index, kind, micro_batch), start, self._recorder.clock())
         self._recorder.spans.append(span)

@@ -380,3 +380,11 @@ def test_a_pipeline_of_one_rank_needs_no_process_group() -> None:
     schedule = build_schedule("1f1b", 1, 4)
     with pytest.raises(UserError, match="engine = 'torch': no process group"):
         pipeline(split(gpt(0), 1), schedule, loss, engine="torch")
+
+
+def test_a_clock_of_ones_own_times_the_actions() -> None:
+    ticks = iter(range(100))
+    schedule = build_schedule("1f1b", 1, 4)
+    pipe = pipeline(split(gpt(0), 1), schedule, loss, clock=lambda: float(next(ticks)))
+    pipe.step(*batch(0))
+    assert [span.start for span in pipe.timeline().ranks[0]] == [float(2 * place) for place in range(8)]

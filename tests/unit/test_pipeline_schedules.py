@@ -9,7 +9,7 @@ from dtlab.figures.style import alt_text, png
 from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.legality import check_schedule
 from dtlab.parallel.schedules import SCHEDULES, build_schedule
-from dtlab.parallel.simulate import mean_durations, simulate
+from dtlab.parallel.simulate import PipelineTimeline, Span, mean_durations, replay, simulate
 
 RANKS = (1, 2, 3, 4)
 MICRO_BATCHES = range(1, 17)
@@ -207,3 +207,21 @@ def test_durations_read_from_a_timeline_give_the_timeline_again(name):
     stages = schedule.num_stages
     timeline = simulate(schedule, [1 + s for s in range(stages)], [2.5] * stages, backward_input=0.5)
     assert simulate(schedule, **mean_durations(timeline)) == timeline
+
+
+def test_a_replay_takes_the_wall_clocks_waiting_out_and_leaves_each_actions_own_time():
+    schedule = build_schedule("1f1b", 2, 4)
+    equal = simulate(schedule)
+    slowed = [
+        [Span(a, 10 * start, 10 * start + (end - start)) for a, start, end in spans] for spans in equal.ranks
+    ]
+    assert replay(schedule, PipelineTimeline("measured", tuple(map(tuple, slowed)))) == equal
+    first, *rest = slowed[0]
+    slowed[0] = [Span(first.action, first.start, first.end + 5.0), *rest]  # one forward, 5 longer
+    late = replay(schedule, PipelineTimeline("measured", tuple(map(tuple, slowed))))
+    assert late.makespan == equal.makespan + 5
+
+
+def test_a_replay_of_other_actions_is_refused():
+    with pytest.raises(UserError, match="'gpipe' did not run the actions of 'interleaved'"):
+        replay(build_schedule("interleaved", 2, 4), simulate(build_schedule("gpipe", 2, 4)))
