@@ -2,6 +2,8 @@
 
 - A rank that comes twice, a rank that never comes and a rank with other versions are named, by every rank.
 - Three round trips to the store, so that joining costs about a millisecond.
+- Nobody goes on before all are connected: a rank that ended at once would leave another in the middle of its
+  handshake, and that one's error would be told in place of the first.
 """
 
 from __future__ import annotations
@@ -88,6 +90,30 @@ def _meet(store: Any, m: Membership, generation: int, timeout: float) -> list[di
     if unequal:
         raise UserError(f"the ranks run different versions: {unequal}. Fix: install the same on every host")
     return records
+
+
+def wait_until_connected(store: Any, m: Membership, prefix: str, timeout: float) -> None:
+    """Say that this rank has its connections, and wait until every rank has.
+
+    Args:
+        store, m, prefix: as ``meet`` took and returned them.
+        timeout: seconds until the ranks that do not get through are named.
+
+    Raises:
+        UserError: a rank did not connect in time.
+    """
+    keys = [f"{prefix}/connected/{rank}" for rank in range(m.size)]
+    store.set(keys[m.rank], b"1")
+    deadline, pause = time.monotonic() + timeout, 0.0002
+    while not store.check(keys):
+        if time.monotonic() > deadline:
+            late = [rank for rank, key in enumerate(keys) if not store.check([key])]
+            raise UserError(
+                f"rank {', '.join(map(str, late))} of {m.size} joined but was not connected with the others "
+                f"after {timeout:g} s. Fix: look at its output; on several hosts open all ports between them"
+            )
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.02)
 
 
 def _part(store: Any, m: Membership, generation: int, error: UserError) -> None:

@@ -24,17 +24,14 @@ import torch
 import torch.distributed as dist
 
 from dtlab.errors import DtlabWarning, UserError
-from dtlab.ranks import agreement, allocator, late, leaving, logs, meeting, recorder, seeds, stores
+from dtlab.ranks import agreement, allocator, joining, late, leaving, logs, meeting, recorder, seeds, stores
 from dtlab.ranks.devices import choose_backend, choose_device
-from dtlab.ranks.environment import Membership, detect, loopback_interface
+from dtlab.ranks.environment import Membership, detect
 
 T = TypeVar("T")
 
 # Seconds. A collective may wait for a slow peer (evaluation, a checkpoint) but not for ever.
 COLLECTIVE_TIMEOUT = 600.0
-# Ranks of one launch start together; hosts of a cluster may be minutes apart.
-_JOIN_TIMEOUT = {"env": 10.0, "dtlab": 60.0, "torchrun": 60.0}
-_JOIN_TIMEOUT_HOSTS = 300.0
 
 _current: World | None = None
 _ended_group: Any = None
@@ -244,7 +241,7 @@ def _join(
     join_timeout: float | None,
     log_file: str | Path | None,
 ) -> World:
-    patience = _join_patience(m, variables, timeout, join_timeout)
+    patience = joining.join_patience(m, variables, timeout, join_timeout)
     timeout = timeout or COLLECTIVE_TIMEOUT
     # Lets the recorder see collectives; where torch reads it at import it was too late, and the stacks must
     # do.
@@ -254,7 +251,7 @@ def _join(
     m = meeting.fill_from_hosts(m, records)
     chosen = choose_device(device, m, variables)
     name = choose_backend(backend, chosen)
-    restore = _bind_to_interface(m)
+    restore = joining.bind_to_interface(m)
     owns_recorder = recorder.current() is None
     recorder.start(store, m.rank, m.size)
     if chosen.type == "cuda":
@@ -267,8 +264,9 @@ def _join(
         world_size=m.size,
         timeout=timedelta(seconds=timeout),
     )
+    meeting.wait_until_connected(store, m, prefix, patience)
     if seed is not None or seeds.base_seed() is None:
-        seeds.seed_everything(_default_seed(variables) if seed is None else seed, m.rank)
+        seeds.seed_everything(joining.default_seed(variables) if seed is None else seed, m.rank)
     if m.rank == 0:
         _warn(m)
     return World(
@@ -312,44 +310,6 @@ def _again(
     if log is None:
         log = logs.get_logger(m.rank, m.size, log_file=log_file)
     return World(m, chosen, name, log=log, timeout=COLLECTIVE_TIMEOUT)
-
-
-def _join_patience(
-    m: Membership, variables: Mapping[str, str], timeout: float | None, join_timeout: float | None
-) -> float:
-    if join_timeout is not None:
-        return join_timeout
-    text = variables.get("DTLAB_JOIN_TIMEOUT", "")
-    if text:
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = 0.0
-        if not seconds > 0:
-            raise UserError(f"DTLAB_JOIN_TIMEOUT={text!r} must be a positive number of seconds")
-        return seconds
-    usual = _JOIN_TIMEOUT.get(m.launcher, _JOIN_TIMEOUT_HOSTS) if m.one_host else _JOIN_TIMEOUT_HOSTS
-    return min(usual, timeout) if timeout else usual
-
-
-def _default_seed(variables: Mapping[str, str]) -> int:
-    text = variables.get("DTLAB_SEED", "") or "0"
-    try:
-        return int(text)
-    except ValueError:
-        raise UserError(f"DTLAB_SEED={text!r} is not a whole number") from None
-
-
-def _bind_to_interface(m: Membership) -> dict[str, str | None]:
-    """Tell gloo and NCCL which interface to listen on; returns what to restore when leaving."""
-    interface = loopback_interface() if m.one_host else m.interface
-    before: dict[str, str | None] = {}
-    if interface is not None:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            if not os.environ.get(name):
-                before[name] = os.environ.get(name)
-                os.environ[name] = interface
-    return before
 
 
 def _warn(m: Membership) -> None:
