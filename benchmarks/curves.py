@@ -88,9 +88,10 @@ def main() -> None:
         "kept": "validation and test AUC of the weights of the best epoch",
     }
     target.parent.mkdir(parents=True, exist_ok=True)
-    lines = ",\n  ".join(json.dumps(trial) for trial in trials)
+    lines = ",\n".join(json.dumps(trial) for trial in trials)
+    text = f'{{"about": {json.dumps(about)},\n"trials": [\n{lines}\n]}}\n'
     with appears_whole(target, "curves") as beside:
-        beside.write_text(f'{{"about": {json.dumps(about)},\n "trials": [\n  {lines}\n ]}}\n', encoding="utf-8")
+        beside.write_text(text, encoding="utf-8")
     for trial in trials:
         say(f"lr {trial['lr']:g}, batch {trial['global_batch']}: best {max(trial['auc'])}, {trial['kept']}")
 
