@@ -84,7 +84,7 @@ def main() -> None:
         "ranks": 2,
         "configuration": CONFIG.to_dict(),
         "training rows": rows,
-        "looks": "validation AUC after so many samples; look 3 is the end of epoch 1, look 27 that of epoch 9",
+        "looks": "validation AUC after so many samples; look 3 ends epoch 1, look 27 epoch 9",
         "kept": "validation and test AUC of the weights of the best epoch",
     }
     target.parent.mkdir(parents=True, exist_ok=True)
