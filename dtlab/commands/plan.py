@@ -212,6 +212,8 @@ def plan(
             "precisions": precision,
         }  # fmt: skip
         chosen |= {name: value for name, value in given.items() if value}
+        if chosen.get("layout") and (tp or pp or zero or micro_batch):
+            del chosen["layout"]  # the flags say another
         spot = None
         if interruptions is not None:
             spot = Spot(interruptions_per_hour=interruptions, fraction=spot_fraction)

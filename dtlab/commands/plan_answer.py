@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +15,29 @@ if TYPE_CHECKING:
 
 
 def answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) -> int:
+    from dtlab.cost.plan_bill import instead_line, without_layout
     from dtlab.cost.plan_json import as_dict
     from dtlab.cost.plan_model import Models
     from dtlab.cost.planner import plan as search
 
-    predictor = Models()
-    found = search(job, space, predictor)
+    predictor, instead = Models(), None
+    if space.layout is None:
+        found = search(job, space, predictor)
+    else:
+        free = replace(space, layout=None)
+        try:
+            found = search(job, space, predictor)
+        except UserError as error:
+            other = search(job, free, predictor)
+            raise UserError(f"{error}. {without_layout(other)}") from None
+        instead = search(job, free, predictor)
     best = found.best
     if figure is not None:
         _draw(found, figure)
     if json:
         body = as_dict(found)
+        if instead is not None:
+            body |= {"layout": vars(space.layout), "instead": as_dict(instead)["best"]}
         body["best"] |= {
             "step_parts": dict(predictor.step_parts(job, best.strategy, best.instance, best.count)),
             "memory_items": dict(predictor.memory_items(job, best.strategy)),
@@ -32,6 +45,8 @@ def answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) ->
         print(json_module.dumps(body, indent=2))
     else:
         print("\n".join(_lines(found, top, predictor)))
+        if instead is not None:
+            print(instead_line(found, instead))
     return 0
 
 

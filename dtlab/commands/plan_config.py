@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.cost.builders import recommender, transformer
+from dtlab.cost.plan_layout import Layout
 from dtlab.cost.presets import Preset
 from dtlab.errors import UserError
 
@@ -37,7 +38,8 @@ def job_of_config(path: Path, table_rows: int | None) -> RunJob:
     """Read a run's configuration file.
 
     `samples` is the most that the run can see: all epochs, and again with the validation rows if it refits.
-    The space is what `dtlab train` can do with it: plain data parallelism in the configuration's precision.
+    The space is what `dtlab train` can do with it in the configuration's precision: the layout of its table
+    [parallel], or without one plain data parallelism.
 
     Args:
         table_rows: rows of all embedding tables, for data whose vocabularies are not known beforehand.
@@ -47,8 +49,10 @@ def job_of_config(path: Path, table_rows: int | None) -> RunJob:
     """
     from dtlab.commands.config_file import read_config_file
     from dtlab.train.config import TrainConfig
+    from dtlab.train.layout_check import check_layout
 
     config = TrainConfig.from_dict(read_config_file(str(path)))
+    check_layout(config, config.parallel.least_ranks)
     model, rows = _model(config, path, table_rows)
     optim, run = config.optim, config.run
     samples: float | None = None
@@ -67,13 +71,27 @@ def job_of_config(path: Path, table_rows: int | None) -> RunJob:
         config.stopping.max_seconds,
         config.stopping.max_usd,
         {
-            "tp": (1,),
-            "pp": (1,),
-            "zeros": (0,),
+            **_ways(config),
             "precisions": precisions,
             "recomputes": ("full",) if full else ("none",),
         },
     )
+
+
+def _ways(config: Any) -> dict[str, Any]:
+    """The layout of the table [parallel]; without one the degrees of plain data parallelism."""
+    given, optim = config.parallel, config.optim
+    if given == type(given)():
+        return {"tp": (1,), "pp": (1,), "zeros": (0,)}
+    layout = Layout(
+        **given.degrees,
+        zero1=given.zero1,
+        sequence_parallel=given.sequence_parallel,
+        schedule=given.schedule,
+        micro_batches=given.micro_batches,
+        most=optim.micro_batch,
+    )
+    return {"layout": layout}
 
 
 def _model(config: Any, path: Path, table_rows: int | None) -> tuple[Preset, tuple[float, float] | None]:

@@ -108,7 +108,7 @@ class Rates:
 
     >>> rates = Rates(Beside(data_gib=500, storage="gp3", stored_hours=73, egress_gib=100), "us-east-1")
     >>> rates.items(machines_usd=14.18, usd_per_hour=7.09, count=2, hours=1.0)
-    {'machines': 14.18, 'storage': 8.0, 'egress': 9.0}
+    {'compute': 14.18, 'storage': 8.0, 'egress': 9.0}
     """
 
     def __init__(self, beside: Beside, region: str) -> None:

@@ -3,8 +3,9 @@
 import math
 
 from dtlab.cost import billing
-from dtlab.cost.plan_search import Predictor
-from dtlab.cost.plan_words import hours_of, name_of
+from dtlab.cost.plan_layout import parallel_words
+from dtlab.cost.plan_search import EQUAL, Predictor
+from dtlab.cost.plan_words import describe, hours_of, name_of
 from dtlab.cost.planner import Plan
 from dtlab.cost.spot_plan import plan_spot
 
@@ -38,3 +39,34 @@ def spot_line(plan: Plan, predictor: Predictor) -> list[str]:
     rate = compared.break_even_rate
     loses = f"above {rate:.3g} interruptions an hour and host" if math.isfinite(rate) else "at no rate tried"
     return [f"Without the first start, {compared.line()}. Spot loses {loses}."]
+
+
+def instead_line(kept: Plan, free: Plan) -> str:
+    """What the planner takes where the layout of a run is its own to choose, beside the layout that was kept.
+
+    Args:
+        kept: the plan of the layout.
+        free: the plan of the same job without it.
+    """
+    best, other, layout = kept.best, free.best, kept.space.layout
+    assert layout is not None
+    here = [one for one in free.candidates if (one.instance, one.count) == (best.instance, best.count)]
+    said = f"This is the layout of the run ({layout.line()})."
+    if here and EQUAL * here[0].step_seconds < best.step_seconds:
+        said += (
+            f" On the same machines a step takes {here[0].step_seconds:.3g} s instead of "
+            f"{best.step_seconds:.3g} s with {describe(here[0].strategy)} "
+            f"({parallel_words(here[0].strategy)})."
+        )
+    if other.strategy == best.strategy and other.name == best.name:
+        return f"{said} Left to choose, the planner takes the same."
+    return f"{said} {without_layout(free)}, against {hours_of(best)} and ${best.usd:,.2f}."
+
+
+def without_layout(free: Plan) -> str:
+    """What the planner takes where the layout of a run cannot be had."""
+    best = free.best
+    return (
+        f"Left to choose, the planner takes {name_of(free, best)}, {describe(best.strategy)}: "
+        f"{hours_of(best)} and ${best.usd:,.2f} ({parallel_words(best.strategy)})"
+    )

@@ -12,6 +12,7 @@ from dtlab.cost.beside import Beside
 from dtlab.cost.billing import BillKind
 from dtlab.cost.catalogue import DEFAULT_REGION
 from dtlab.cost.memory import FITS_BELOW, Optimizer, Precision
+from dtlab.cost.plan_layout import Layout
 from dtlab.cost.presets import Preset
 from dtlab.cost.strategy import Recompute, Zero
 from dtlab.errors import UserError
@@ -105,6 +106,7 @@ class Space:
     - `zeros`: 0 DDP, 1 and 2 ZeRO, 3 FSDP (whole, and sharded within a machine: HSDP).
     - `fits_below`: share of a card's memory up to which a prediction counts as fitting.
     - `spot`: must be given with kind "spot", and only then.
+    - `layout`: degrees that a run already has, in place of `tp`, `pp`, `zeros` and `micro_batches`.
 
     >>> Space(tp=(3,)).tp
     (3,)
@@ -123,6 +125,7 @@ class Space:
     kind: BillKind = "sagemaker"
     region: str = DEFAULT_REGION
     spot: Spot | None = field(default=None)
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         _whole("max_gpus", self.max_gpus)

@@ -122,7 +122,7 @@ class Search:
         }
         whole = [way for way in ways if way[1].pp == 1]
         cut = [way for way in ways if way[1].pp > 1]
-        if self.space.pp:
+        if self.space.pp or self.space.layout is not None:
             whole, cut = ways, []
         tried = self._try(whole, found, count, floors, room, reading)
         if tried:
@@ -221,6 +221,12 @@ class Search:
             self._smallest = (over, found, strategy)
 
     def why_nothing(self) -> str:
+        if self._smallest is None and (layout := self.space.layout) is not None:
+            return (
+                f"layout = {layout.line()!r} of the [parallel] table: no machines here have a number of GPUs "
+                f"that it gives with global_batch = {self.job.global_batch}, tp within a machine; leave one "
+                "degree out as the rest of the ranks, or give --counts, --max-gpus or other --instances"
+            )
         if self._smallest is None:
             return (
                 f"global_batch = {self.job.global_batch}: no way was left to try; it must be divisible by "

@@ -11,6 +11,7 @@ The global batch is kept: `dp x micro_batch x num_micro_batches` is always the j
 from typing import Any
 
 from dtlab.cost.plan_job import Job, Space
+from dtlab.cost.plan_layout import Layout, layout_strategies
 from dtlab.cost.strategy import Recompute, Strategy
 from dtlab.errors import UserError
 
@@ -34,6 +35,8 @@ def options(job: Job, space: Space, world: int, cards: int) -> list[Option]:
     >>> len(found), found[0][0], {s.tp for _, s in found} == {1, 2, 4, 8}
     (212, 1.0, True)
     """
+    if space.layout is not None:
+        return _of_layout(job, space, space.layout, world, cards)
     found: list[Option] = []
     for tp in _degrees(space.tp, cards, job, "tp"):
         for pp in _degrees(space.pp, max(1, job.model.layers), job, "pp"):
@@ -59,6 +62,16 @@ def options(job: Job, space: Space, world: int, cards: int) -> list[Option]:
     return found
 
 
+def _of_layout(job: Job, space: Space, layout: Layout, world: int, cards: int) -> list[Option]:
+    """The ways of a layout that is given; few, so that none is counted out by its effort."""
+    return [
+        (1.0, _made(recompute=recompute, precision=precision, optimizer=job.optimizer, **fields))
+        for fields in layout_strategies(layout, job.global_batch, world, cards)
+        for recompute in _recomputes(job, space)
+        for precision in space.precisions or job.usual_precisions
+    ]
+
+
 def check_tp(space: Space, most_cards: int) -> None:
     """Refuse tensor parallelism that no machine of the space can hold.
 
@@ -66,7 +79,7 @@ def check_tp(space: Space, most_cards: int) -> None:
     Traceback (most recent call last):
     dtlab.errors.UserError: tp = 16: no machine here has more than 8 GPUs, and tensor parallelism ...
     """
-    for tp in space.tp:
+    for tp in space.tp if space.layout is None else (space.layout.tp,):
         if tp > most_cards:
             raise UserError(
                 f"tp = {tp}: no machine here has more than {most_cards} GPUs, and tensor parallelism across "
