@@ -72,6 +72,11 @@ app.command(
     "dtlab.commands.tune:tune", name="tune", help="Search learning rate, batch and more, within a budget."
 )
 app.command(
+    "dtlab.commands.pipeline:app",
+    name="pipeline",
+    help="From raw rows to a packaged model, skipping what is done.",
+)
+app.command(
     "dtlab.commands.runs:app", name="runs", help="List runs, compare two, find the one behind a checkpoint."
 )
 app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import os
 import shutil
+import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -60,6 +63,28 @@ def appears_whole(path: Path, field: str) -> Iterator[Path]:
         with suppress(OSError):
             beside.unlink()
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def write_tar_gz(target: Path, entries: Mapping[str, bytes | Path], field: str) -> list[str]:
+    """Write name -> content, or a file that holds it, as ``.tar.gz``; it appears by rename.
+
+    No times and no owners are in it: the same content gives the same bytes. Returns the names.
+
+    Raises:
+        UserError: the place cannot be written.
+    """
+    with (
+        appears_whole(target, field) as beside,
+        beside.open("wb") as raw,
+        gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as tar,
+    ):
+        for name, body in sorted(entries.items()):
+            content = body.read_bytes() if isinstance(body, Path) else body
+            about = tarfile.TarInfo(name)
+            about.size, about.mode = len(content), 0o755 if name.endswith(".sh") else 0o644
+            tar.addfile(about, io.BytesIO(content))
+    return sorted(entries)
 
 
 def require_writable(path: Path, field: str) -> None:

@@ -123,7 +123,7 @@ def submit(
     arn = None
     if not send:
         print("\nDry run: nothing was sent. Send it with --send.", file=told)
-    elif not yes and not _agreed(found):
+    elif not yes and not _agreed(found.name, found.usd_at_most):
         print("Not sent.", file=told)
     else:
         from dtlab.sagemaker.batch_queue import service_job
@@ -139,16 +139,15 @@ def submit(
     return 0 if arn is not None or not send else 1
 
 
-def _agreed(found: Plan) -> bool:
+def _agreed(name: str, usd: float | None) -> bool:
     if not sys.stdin.isatty():
         raise UserError("send = True: there is nobody to ask; add --yes to send the job without a question")
-    usd = found.usd_at_most
     price = "an unknown price" if usd is None else f"up to ${usd:,.2f}"
-    return input(f"\nSend {found.name} for {price}? Type yes: ").strip().lower() == "yes"
+    return input(f"\nSend {name} for {price}? Type yes: ").strip().lower() == "yes"
 
 
 @app.command
-def status(name: str, /, *, region: str = "us-east-1", json: bool = False) -> int:
+def status(name: str, /, *, region: str = "us-east-1", tuning: bool = False, json: bool = False) -> int:
     """How a job stands: state, cost so far, the newest checkpoint on S3. Exit code 1 when it failed.
 
     Parameters
@@ -157,11 +156,19 @@ def status(name: str, /, *, region: str = "us-east-1", json: bool = False) -> in
         Of the training job, as submit printed it.
     region
         AWS region.
+    tuning
+        The name is that of a tuning job: how many of its training jobs ended how, and the best one.
     json
         Print one JSON object instead of lines.
     """
     from dataclasses import asdict
 
+    if tuning:
+        from dtlab.sagemaker.tuning_client import tuning_status
+
+        tuned = tuning_status(name, region=region)
+        print(json_module.dumps(asdict(tuned)) if json else "\n".join(tuned.lines()))
+        return 1 if tuned.state == "Failed" else 0
     from dtlab.sagemaker.client import status as ask
 
     found = ask(name, region=region)
@@ -187,7 +194,7 @@ def status(name: str, /, *, region: str = "us-east-1", json: bool = False) -> in
 
 
 @app.command
-def stop(name: str, /, *, region: str = "us-east-1") -> None:
+def stop(name: str, /, *, region: str = "us-east-1", tuning: bool = False) -> None:
     """Stop a job: its ranks get SIGTERM, save, and end within 120 seconds.
 
     Parameters
@@ -196,7 +203,15 @@ def stop(name: str, /, *, region: str = "us-east-1") -> None:
         Of the training job.
     region
         AWS region.
+    tuning
+        The name is that of a tuning job: its running training jobs are stopped, and no other is started.
     """
+    if tuning:
+        from dtlab.sagemaker.tuning_client import stop_tuning
+
+        stop_tuning(name, region=region)
+        print(f"{name} is being stopped; its finished training jobs stay")
+        return
     from dtlab.sagemaker.client import stop as ask
 
     ask(name, region=region)
@@ -291,9 +306,13 @@ def tune(
     parallel: int = 2,
     resource: tuple[int, int] = (1, 9),
     seed: int = 0,
+    send: bool = False,
+    yes: bool = False,
     json: bool = False,
-) -> None:
-    """Show the request of a tuning job whose training jobs start torchrun, and its price. Nothing is sent.
+) -> int:
+    """Show the request of a tuning job whose training jobs start torchrun, and its price.
+
+    Nothing leaves this machine without --send, which asks first.
 
     Parameters
     ----------
@@ -315,8 +334,12 @@ def tune(
         Hyperband: least and largest number of times that a job prints the objective.
     seed
         Seed of the search.
+    send
+        Upload the code and create the tuning job, after a question.
+    yes
+        With --send: do not ask.
     json
-        Print the request alone, as JSON.
+        Print the request alone, as JSON; with --send one object that says whether it was sent.
     """
     from dtlab.commands.config_file import read_config_file
     from dtlab.sagemaker.job_file import read_job
@@ -337,7 +360,26 @@ def tune(
         resource=resource,
         seed=seed,
     )
-    print(json_module.dumps(found.request, indent=2))
-    if not json:
-        price = "no price is known" if found.bill is None else f"at most {found.bill.line()}"
-        print("\n".join(["", f"price: {price}", *(f"note: {line}" for line in found.notes)]))
+    told = sys.stderr if json else sys.stdout
+    if not (json and send):
+        print(json_module.dumps(found.request, indent=2))
+    price = "no price is known" if found.bill is None else f"at most {found.bill.line()}"
+    if not json or send:
+        print("\n".join(["", f"price: {price}", *(f"note: {line}" for line in found.notes)]), file=told)
+    if not send:
+        if not json:
+            print("\nDry run: nothing was sent. Send it with --send.")
+        return 0
+    arn = None
+    if yes or _agreed(found.name, found.usd_at_most):
+        from dtlab.sagemaker.tuning_client import submit_tuning
+
+        arn = submit_tuning(found)
+        look = f"dtlab sagemaker status {found.name} --tuning --region {found.job.region}"
+        print(f"\nsent: {arn}\nlook: {look}", file=told)
+    else:
+        print("Not sent.", file=told)
+    if json:
+        body = {"name": found.name, "sent": arn is not None, "arn": arn, "usd_at_most": found.usd_at_most}
+        print(json_module.dumps(body))
+    return 0 if arn is not None else 1

@@ -25,7 +25,7 @@ from dtlab.data.shards import read_split
 from dtlab.data.source import SPLITS, Source
 from dtlab.errors import UserError
 
-__all__ = ["SPLITS", "DataConfig", "Dataset", "Source", "load_dataset"]
+__all__ = ["SPLITS", "DataConfig", "Dataset", "Source", "find_source", "load_dataset"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Dataset:
 
     ``cardinalities`` and ``num_dense`` are what a model needs to be built; ``version`` goes into run records.
     ``best_auc`` is the test AUC of the true probabilities where they are known (clicks), else None.
+    ``kept_in`` is the folder of the transformed columns when the cache is on disk, else None.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Dataset:
     features: Features
     version: str
     best_auc: float | None = None
+    kept_in: Path | None = None
     _source: Source | None = field(default=None, repr=False, compare=False)
     _cache: cache.Cache | None = field(default=None, repr=False, compare=False)
 
@@ -83,10 +85,19 @@ def load_dataset(config: DataConfig | None = None, *, root: str | Path | None = 
     """
     config = DataConfig() if config is None else config
     place = config.folder if root is None else Path(root)
-    source = {"flights": _flights, "clicks": _clicks, "parquet": parquet.source}[config.name](config, place)
+    source = find_source(config, place)
     hours = config.cache_max_age_hours
     age = None if hours is None else hours * 3600
     return _assemble(source, cache.Cache(config.cache, place / "cache", max_age_seconds=age), ("train",))
+
+
+def find_source(config: DataConfig, root: Path) -> Source:
+    """The rows that ``config`` names before they are features, made below ``root`` first if needed.
+
+    Raises:
+        UserError: the configuration and the data do not fit together.
+    """
+    return {"flights": _flights, "clicks": _clicks, "parquet": parquet.source}[config.name](config, root)
 
 
 def _assemble(source: Source, kept: cache.Cache, fitted_on: tuple[str, ...]) -> Dataset:
@@ -99,7 +110,8 @@ def _assemble(source: Source, kept: cache.Cache, fitted_on: tuple[str, ...]) -> 
         return features, {split: features.transform(table) for split, table in tables.items()}
 
     text = repr((REVISION, source.name, source.version, source.spec, fitted_on))
-    features, batches = kept.get(hashlib.blake2b(text.encode(), digest_size=8).hexdigest(), make)
+    key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    features, batches = kept.get(key, make)
     return Dataset(
         name=source.name,
         train=batches["train"],
@@ -108,6 +120,7 @@ def _assemble(source: Source, kept: cache.Cache, fitted_on: tuple[str, ...]) -> 
         features=features,
         version=source.version,
         best_auc=source.best_auc,
+        kept_in=kept.place(key) if kept.kind == "disk" else None,
         _source=source,
         _cache=kept,
     )

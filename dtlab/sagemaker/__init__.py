@@ -12,7 +12,7 @@ On the machine of the person who sends the job:
 - `request`: the ``CreateTrainingJob`` request; `cost.aws_model` checks it offline.
 - `account`, `plan`: quotas, rights, alarms, price; what ``dtlab sagemaker plan`` shows.
 - `client`, `batch_queue`: submit, watch and stop a job; the same request for an AWS Batch queue.
-- `tuning`: the request of a tuning job whose training jobs start torchrun.
+- `tuning`, `tuning_client`: a tuning job whose training jobs start torchrun; send it and watch it.
 - `model_trainer`: the same job as a ``ModelTrainer`` of the SDK.
 - `hosts`, `drivers`, `small_data`, `rehearsal`: the job's containers played on this machine.
 

@@ -21,7 +21,7 @@ from dtlab.sagemaker.plan import Plan
 from dtlab.sagemaker.request import ARCHIVE, BOOTSTRAP, code_folder
 from dtlab.sagemaker.source import pack
 
-__all__ = ["JobStatus", "logs", "status", "stop", "submit"]
+__all__ = ["Clients", "JobStatus", "logs", "put_code", "split_s3", "status", "stop", "submit"]
 
 _SAVE = re.compile(r"save-(\d+)-step-(\d+)/")
 _MOST_OBJECTS = 20_000
@@ -75,15 +75,8 @@ def submit(
     Raises:
         UserError: no credentials, or AWS refuses; nothing runs then.
     """
-    job, made = plan.job, _Clients(session, plan.job.region)
-    bucket, prefix = _split(code_folder(job, plan.name))
-    s3 = made("s3")
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch) / ARCHIVE
-        pack(job.source.folder, archive)
-        bootstrap = Path(__file__).with_name("bootstrap.py")
-        for name, path in ((ARCHIVE, archive), (BOOTSTRAP, bootstrap)):
-            aws.call(s3, "put_object", Bucket=bucket, Key=prefix + name, Body=path.read_bytes())
+    job, made = plan.job, Clients(session, plan.job.region)
+    put_code(made, job.source.folder, code_folder(job, plan.name))
     if queue is not None:
         arn = aws.call(made("batch"), "submit_service_job", **queue)["jobArn"]
     else:
@@ -94,13 +87,28 @@ def submit(
     return str(arn)
 
 
+def put_code(made: Clients, folder: Path, uri: str) -> None:
+    """Upload the packed source folder, and the script that unpacks it, to the folder ``uri``.
+
+    Raises:
+        UserError: no credentials, or AWS refuses.
+    """
+    bucket, prefix = split_s3(uri)
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch) / ARCHIVE
+        pack(folder, archive)
+        bootstrap = Path(__file__).with_name("bootstrap.py")
+        for name, path in ((ARCHIVE, archive), (BOOTSTRAP, bootstrap)):
+            aws.call(made("s3"), "put_object", Bucket=bucket, Key=prefix + name, Body=path.read_bytes())
+
+
 def status(name: str, *, region: str, session: Any = None, now: datetime | None = None) -> JobStatus:
     """How the job stands, and how old its newest checkpoint on S3 is.
 
     Raises:
         UserError: there is no such job, or AWS refuses.
     """
-    made = _Clients(session, region)
+    made = Clients(session, region)
     found = aws.call(made("sagemaker"), "describe_training_job", TrainingJobName=name)
     resources = found.get("ResourceConfig", {})
     kind, count = resources.get("InstanceType", "?"), int(resources.get("InstanceCount", 1))
@@ -130,7 +138,7 @@ def stop(name: str, *, region: str, session: Any = None) -> None:
     Raises:
         UserError: there is no such job, it has ended, or AWS refuses.
     """
-    made = _Clients(session, region)
+    made = Clients(session, region)
     aws.call(made("sagemaker"), "stop_training_job", TrainingJobName=name)
 
 
@@ -140,7 +148,7 @@ def logs(name: str, *, region: str, session: Any = None, most: int = 1000) -> It
     Raises:
         UserError: the job has written nothing yet, or AWS refuses.
     """
-    cloudwatch = _Clients(session, region)("logs")
+    cloudwatch = Clients(session, region)("logs")
     group = account.NAMESPACE
     try:
         streams = aws.call(
@@ -168,7 +176,7 @@ def logs(name: str, *, region: str, session: Any = None, most: int = 1000) -> It
             yield host, event["message"].rstrip("\n")
 
 
-class _Clients:
+class Clients:
     """Clients of one session, made when they are first asked for."""
 
     def __init__(self, session: Any, region: str) -> None:
@@ -184,11 +192,11 @@ class _Clients:
         return self._made[service]
 
 
-def _newest_checkpoint(made: _Clients, uri: str | None) -> tuple[int | None, datetime | None]:
+def _newest_checkpoint(made: Clients, uri: str | None) -> tuple[int | None, datetime | None]:
     """Step of the newest whole checkpoint under ``uri``, and when its last file was uploaded."""
     if uri is None:
         return None, None
-    bucket, prefix = _split(uri)
+    bucket, prefix = split_s3(uri)
     found: dict[tuple[int, int], list[Any]] = {}
     token: dict[str, str] = {}
     seen = 0
@@ -221,6 +229,11 @@ def _usd(kind: str, count: int, billable: int | None, region: str) -> float | No
         return None
 
 
-def _split(uri: str) -> tuple[str, str]:
+def split_s3(uri: str) -> tuple[str, str]:
+    """Bucket and key prefix of an S3 address.
+
+    >>> split_s3("s3://bucket/a/b/")
+    ('bucket', 'a/b/')
+    """
     bucket, _, prefix = uri.removeprefix("s3://").partition("/")
     return bucket, prefix

@@ -6,15 +6,12 @@ one on S3 fails only in the cloud, minutes after the job was started; here it fa
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from dtlab.errors import UserError
-from dtlab.files import appears_whole
+from dtlab.files import write_tar_gz
 
 __all__ = ["check_source", "pack", "packed_names"]
 
@@ -95,19 +92,7 @@ def pack(folder: Path, target: Path, *, package: Path | None = None) -> list[str
             f"source.folder = {str(folder)!r}: {total / 1e6:,.0f} MB; code is at most "
             f"{_MOST_BYTES / 1e6:,.0f} MB, data belongs into [channels]"
         )
-    # No times and no owners, so that an unchanged folder is an unchanged object.
-    with (
-        appears_whole(target, "archive") as beside,
-        beside.open("wb") as raw,
-        gzip.GzipFile("", "wb", mtime=0, fileobj=raw) as zipped,
-        tarfile.open(fileobj=zipped, mode="w") as tar,
-    ):
-        for name, path in sorted(entries.items()):
-            content = path.read_bytes()
-            about = tarfile.TarInfo(name)
-            about.size, about.mode = len(content), 0o755 if path.suffix == ".sh" else 0o644
-            tar.addfile(about, io.BytesIO(content))
-    return sorted(entries)
+    return write_tar_gz(target, entries, "archive")
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from dtlab.errors import UserError
 from dtlab.sagemaker.hyperparameters import encode
 from dtlab.sagemaker.job import TrainingJob, modern
 from dtlab.sagemaker.request import ARCHIVE, code_folder, create_training_job, unique_name, wanted
+from dtlab.sagemaker.source import check_source
 from dtlab.tune.space import Choice, Space
 
 __all__ = ["TuningPlan", "make_tuning_plan"]
@@ -35,16 +36,23 @@ _PASSED_ON = (
 @dataclass(frozen=True)
 class TuningPlan:
     """Attributes:
+    job: every training job, but for what is searched.
     name: of the tuning job.
     request: for ``CreateHyperParameterTuningJob``.
     notes: what to know before it is sent.
     bill: of all training jobs if each runs as long as it may; None where no price is known.
     """
 
+    job: TrainingJob
     name: str
     request: dict[str, Any]
     notes: tuple[str, ...]
     bill: billing.Bill | None
+
+    @property
+    def usd_at_most(self) -> float | None:
+        """Dollars if every training job runs until SageMaker ends it; None: no price is known."""
+        return None if self.bill is None else self.bill.usd
 
 
 def make_tuning_plan(
@@ -88,6 +96,7 @@ def make_tuning_plan(
         raise UserError(f"hyperparameters.{both[0]}: is searched as well; leave it out of one of the two")
     if job.layout.launcher != "torchrun":
         raise UserError("distribution.launcher = 'mpi': tuned jobs are started by torchrun; leave it out")
+    check_source(job.source.folder, job.source.entry_script)
     if not 1 <= parallel <= jobs:
         raise UserError(f"parallel = {parallel}: give 1 to jobs = {jobs}")
     if not 1 <= resource[0] < resource[1]:
@@ -123,7 +132,7 @@ def make_tuning_plan(
             f"budget_usd = {job.budget_usd:g}: {jobs} jobs may cost {bill.line()}; take {fits} jobs, lower "
             "compute.max_run_seconds, or raise the budget"
         )
-    return TuningPlan(name, request, (*changes, *_notes(sent, name)), bill)
+    return TuningPlan(sent, name, request, (*changes, *_notes(sent, name)), bill)
 
 
 def _definition(job: TrainingJob, name: str) -> dict[str, Any]:
@@ -183,7 +192,7 @@ def _bill(job: TrainingJob, jobs: int) -> billing.Bill | None:
 
 def _notes(job: TrainingJob, name: str) -> list[str]:
     notes = [
-        f"the packed source folder must lie at {code_folder(job, name)}{ARCHIVE}",
+        f"the packed source folder goes to {code_folder(job, name)}{ARCHIVE}",
         "the toolkit passes no SIGTERM on to the ranks: only checkpoints by the clock survive a stop",
     ]
     if job.compute.keep_alive_seconds:
