@@ -93,6 +93,7 @@ def fit(
             f"{'':<24}{each.ranks:>6}{each.global_batch:>8}{_ms(each.step_seconds)}{f'+-{each.error:.0%}':>12}"
             f"{_ms(each.communication_seconds, 16)}  {each.samples_per_second:,.0f}"
         )
+    print("error: nine of ten such runs are expected within it; it grows with the distance from your runs")
     for note in dict.fromkeys(note for each in predictions for note in each.notes):
         print(f"note: {note}")
 

@@ -10,7 +10,8 @@ The model, for N ranks with b = global batch / N samples each:
 - The line is fitted to runs with one number of threads a rank, where two batches of such were run. Where not,
   threads cannot be told from the batch: `fixed` is 0 then, and larger batches come out a little too slow.
 - `communication(N)` is what the runs on N ranks saw, the wait for a slower rank included. Another N gets
-  ``a * 2(N-1) + w * 2(N-1)/N``: latency and bandwidth of a ring, fitted, both 0 or more.
+  ``slow(N) * (a * 2(N-1) + w * 2(N-1)/N)``: latency and bandwidth of a ring, fitted, both 0 or more; a
+  message is taken up when its receiver has a core.
 - `wait` for data is a time for each sample of a rank.
 
 Two batches a rank are needed to tell `fixed` from `per_sample`: one global batch on 1 and on 2 ranks has two.
@@ -21,61 +22,11 @@ from dataclasses import dataclass, replace
 from math import prod
 from statistics import median
 
+from dtlab.cost.run_error import prediction_error
+from dtlab.cost.run_steps import RunSteps, StepPrediction, alike, mixed, slowdown
 from dtlab.errors import UserError
 
-_UNTOLD = 0.15  # error to expect where the fixed part of a step is not known
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunSteps:
-    """What a run says of its steps: seconds of a step, and of communication and of waiting for data in it.
-
-    - `global_batch`: samples of a step over all ranks; `cores`: of each machine, None when it ran on cards.
-    - `spread`: how much the readings differ, as a share of the step (half of their middle half).
-    - `threads`: that torch used in each rank, where the record says so.
-    """
-
-    ranks: int
-    global_batch: int
-    step_seconds: float
-    communication_seconds: float = 0.0
-    wait_seconds: float = 0.0
-    spread: float = 0.0
-    cores: int | None = None
-    nodes: int = 1
-    threads: int | None = None
-    name: str = ""
-
-    @property
-    def local_batch(self) -> float:
-        return self.global_batch / self.ranks
-
-    @property
-    def compute_seconds(self) -> float:
-        """Of one rank with a core for itself: without communication, waiting and sharing of cores."""
-        alone = max(0.0, self.step_seconds - self.communication_seconds - self.wait_seconds)
-        return alone / slowdown(self.ranks, self.nodes, self.cores)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepPrediction:
-    """Seconds of a step that was not run, in its parts; `error` is what to expect, as a share of the step."""
-
-    ranks: int
-    global_batch: int
-    compute_seconds: float
-    communication_seconds: float
-    wait_seconds: float
-    error: float = 0.0
-    notes: tuple[str, ...] = ()
-
-    @property
-    def step_seconds(self) -> float:
-        return self.compute_seconds + self.communication_seconds + self.wait_seconds
-
-    @property
-    def samples_per_second(self) -> float:
-        return self.global_batch / self.step_seconds
+__all__ = ["RunFit", "RunSteps", "StepPrediction", "fit_runs", "slowdown"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +43,12 @@ class RunFit:
     cores: int | None
     runs: tuple[RunSteps, ...]
 
-    def communication(self, ranks: int) -> float:
+    def communication(self, ranks: int, nodes: int = 1) -> float:
         """Seconds of communication in a step among `ranks`: as seen, else by the fitted ring."""
         if ranks in self.seen or ranks == 1:
             return self.seen.get(ranks, 0.0)
-        return 2 * (ranks - 1) * self.latency + 2 * (ranks - 1) / ranks * self.volume
+        ring = 2 * (ranks - 1) * self.latency + 2 * (ranks - 1) / ranks * self.volume
+        return slowdown(ranks, nodes, self.cores) * ring
 
     def step(self, ranks: int, global_batch: int, nodes: int = 1) -> StepPrediction:
         """The step of `ranks` ranks at that global batch, without its error.
@@ -115,31 +67,20 @@ class RunFit:
             ranks=ranks,
             global_batch=global_batch,
             compute_seconds=slowdown(ranks, nodes, self.cores) * alone,
-            communication_seconds=self.communication(ranks),
+            communication_seconds=self.communication(ranks, nodes),
             wait_seconds=self.wait_per_sample * global_batch / ranks,
         )
 
     def predict(self, ranks: int, global_batch: int, nodes: int = 1) -> StepPrediction:
         """`step` with its error, and with notes on what it could not know.
 
-        The error is the largest of three: how far the prediction moves when each run had been slower by its
-        spread; how badly a run is predicted that is left out of the fit (with three runs or more); and how
-        far `own` is from 1.
+        `run_error` says what the error is made of.
 
         Raises:
             UserError: see `step`.
         """
         found = self.step(ranks, global_batch, nodes)
-        moved = 0.0
-        for run in self.runs:
-            others = tuple(_slower(other) if other is run else other for other in self.runs)
-            again = fit_runs(others).step(ranks, global_batch, nodes)
-            moved += (again.step_seconds / found.step_seconds - 1) ** 2
-        if _mixed(self.runs):
-            off = [_UNTOLD]
-        else:
-            off = [abs(self.own[run.ranks] - 1) for run in _alike(self.runs) if run.ranks in self.own]
-        error = max(moved**0.5, _left_out(_alike(self.runs)), *off)
+        error = prediction_error(self, found, nodes, fit_runs)
         return replace(found, error=error, notes=self._notes(ranks, global_batch, nodes))
 
     def _notes(self, ranks: int, global_batch: int, nodes: int) -> tuple[str, ...]:
@@ -156,21 +97,12 @@ class RunFit:
             )
         if slowdown(ranks, nodes, self.cores) > 1:
             notes.append(f"{ranks} ranks share {self.cores} cores: computing is taken as that much slower")
-        if _mixed(self.runs):
+        if mixed(self.runs):
             notes.append(
                 "the runs had different numbers of threads, so the fixed part of a step is taken as 0; "
                 "set OMP_NUM_THREADS=1 for all, or add a run of another batch"
             )
         return tuple(notes)
-
-
-def slowdown(ranks: int, nodes: int, cores: int | None) -> float:
-    """How much longer computing takes when ranks share cores; 1 with a card or a core for each.
-
-    >>> slowdown(4, 1, cores=2), slowdown(2, 1, cores=2), slowdown(8, 1, cores=None)
-    (2.0, 1.0, 1.0)
-    """
-    return max(1.0, ranks / nodes / cores) if cores else 1.0
 
 
 def fit_runs(runs: Sequence[RunSteps]) -> RunFit:
@@ -195,15 +127,17 @@ def fit_runs(runs: Sequence[RunSteps]) -> RunFit:
         )
     if not any(run.compute_seconds > 0 for run in runs):
         raise UserError("records: communication and waiting fill every step, so there is no compute to fit")
-    line = [(run.local_batch, run.compute_seconds) for run in _alike(runs)]
-    fixed, per_sample = (0.0, _single([x / y for x, y in line if y > 0])) if _mixed(runs) else _line(line)
+    line = [(run.local_batch, run.compute_seconds) for run in alike(runs)]
+    fixed, per_sample = (0.0, _single([x / y for x, y in line if y > 0])) if mixed(runs) else _line(line)
     waits = [run.wait_seconds / run.local_batch for run in runs]
     seen = {
         ranks: sum(several) / len(several)
         for ranks in sorted({run.ranks for run in runs} - {1})
         if (several := [run.communication_seconds for run in runs if run.ranks == ranks])
     }
-    latency, volume = _ring(seen)
+    latency, volume = _ring(
+        {ranks: talk / slowdown(ranks, runs[0].nodes, runs[0].cores) for ranks, talk in seen.items()}
+    )
     own = {
         ranks: prod(ratios) ** (1 / len(ratios))
         for ranks in sorted({run.ranks for run in runs})
@@ -219,17 +153,6 @@ def fit_runs(runs: Sequence[RunSteps]) -> RunFit:
         fixed=fixed, per_sample=per_sample, latency=latency, volume=volume, own=own,
         wait_per_sample=median(waits), seen=seen, cores=runs[0].cores, runs=runs,
     )  # fmt: skip
-
-
-def _alike(runs: Sequence[RunSteps]) -> list[RunSteps]:
-    """The most runs that have one number of threads a rank and two batches; all where there are none."""
-    groups = [[run for run in runs if run.threads == threads] for threads in {run.threads for run in runs}]
-    enough = [group for group in groups if len({run.local_batch for run in group}) > 1]
-    return max(enough, key=len, default=list(runs))
-
-
-def _mixed(runs: Sequence[RunSteps]) -> bool:
-    return len({run.threads for run in _alike(runs)}) > 1
 
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -274,26 +197,3 @@ def _products(rows: Sequence[tuple[float, float]]) -> list[list[tuple[float, flo
 
 def _single(values: Sequence[float]) -> float:
     return sum(values) / sum(value * value for value in values)
-
-
-def _slower(run: RunSteps) -> RunSteps:
-    more = 1 + run.spread
-    return replace(
-        run,
-        step_seconds=run.step_seconds * more,
-        communication_seconds=run.communication_seconds * more,
-        wait_seconds=run.wait_seconds * more,
-    )
-
-
-def _left_out(runs: Sequence[RunSteps]) -> float:
-    """The mean error of each run predicted from the others; 0 where fewer than two are left or they agree."""
-    errors = []
-    for run in runs if len(runs) > 2 else ():
-        others = [other for other in runs if other is not run]
-        if len({other.local_batch for other in others}) > 1 and (
-            run.ranks == 1 or any(other.ranks > 1 for other in others)
-        ):
-            predicted = fit_runs(others).step(run.ranks, run.global_batch, run.nodes).step_seconds
-            errors.append(abs(predicted / run.step_seconds - 1))
-    return sum(errors) / len(errors) if errors else 0.0

@@ -1,6 +1,8 @@
 """Fitting a step's time to runs: laws that are known come back, what is unknown is said."""
 
 import json
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,6 @@ def test_two_runs_of_one_global_batch_give_the_law_back() -> None:
     assert fit.per_sample == pytest.approx(PER_SAMPLE)
     larger = fit.predict(ranks=2, global_batch=32768)
     assert larger.step_seconds == pytest.approx(run(2, 32768).step_seconds)
-    assert larger.error == pytest.approx(0.0, abs=1e-9)
 
 
 def test_a_third_run_tells_latency_from_volume_and_predicts_eight_ranks() -> None:
@@ -76,7 +77,41 @@ def test_ranks_that_share_cores_are_slower_and_a_note_says_so() -> None:
 def test_noise_of_the_runs_becomes_an_error_of_the_prediction() -> None:
     calm = fit_runs([run(1, 4096, spread=0.01), run(2, 4096, spread=0.01)]).predict(2, 16384)
     noisy = fit_runs([run(1, 4096, spread=0.10), run(2, 4096, spread=0.10)]).predict(2, 16384)
-    assert 0 < calm.error < 0.1 < noisy.error
+    assert 0 < calm.error < 0.12 < noisy.error
+
+
+def test_error_grows_with_the_distance_from_the_runs() -> None:
+    fit = fit_runs([run(1, 4096, cores=2), run(2, 4096, cores=2)])
+    batches = [fit.predict(2, batch).error for batch in (4096, 16384, 65536, 262144)]
+    assert batches == sorted(set(batches))
+    assert batches[0] >= 0.045  # the same run, started again, is not the same to the per cent
+    ranks = [fit.predict(many, 4096).error for many in (2, 4, 8)]
+    assert ranks == sorted(set(ranks))
+    assert ranks[1] >= 0.3  # two cores, four ranks, and no run that shared a core
+
+
+def test_nine_of_ten_predictions_are_within_their_error() -> None:
+    draw, hits, wide = random.Random(0), 0, []
+
+    def noisy(ranks: int, batch: int) -> RunSteps:
+        exact, again = run(ranks, batch), draw.gauss(1.0, 0.03)
+        return replace(exact, step_seconds=exact.step_seconds * again, spread=0.02)
+
+    for _ in range(200):
+        found = fit_runs([noisy(1, 4096), noisy(2, 4096)]).predict(2, 16384)
+        off = abs(noisy(2, 16384).step_seconds / found.step_seconds - 1)
+        hits += off <= found.error
+        wide.append(found.error)
+    assert 170 <= hits < 200  # neither too sure nor safe by being vague
+    assert max(wide) < 0.25
+
+
+def test_messages_of_ranks_that_share_a_core_wait_for_it() -> None:
+    fit = fit_runs([run(1, 4096, cores=2), run(2, 4096, cores=2)])
+    alone = fit_runs([run(1, 4096), run(2, 4096)])
+    assert fit.predict(4, 4096).communication_seconds == pytest.approx(
+        2 * alone.predict(4, 4096).communication_seconds
+    )
 
 
 def test_runs_that_contradict_each_other_are_not_predicted_with_confidence() -> None:
@@ -102,7 +137,7 @@ def test_runs_with_other_threads_do_not_move_the_line() -> None:
     quick = RunSteps(ranks=1, global_batch=4096, step_seconds=0.007, threads=2)
     fit = fit_runs([quick, run(2, 4096, threads=1), run(2, 8192, threads=1)])
     assert fit.predict(2, 16384).step_seconds == pytest.approx(run(2, 16384).step_seconds)
-    assert fit.predict(2, 16384).error == pytest.approx(0.0, abs=1e-9)
+    assert fit.predict(2, 16384).error < 0.12  # that of three readings, not that of other threads
     assert fit.predict(1, 4096).step_seconds == pytest.approx(0.007)
 
 
