@@ -1,15 +1,18 @@
-"""`dtlab course progress | report` for learners; `build | verify | run` for authors of lessons."""
+"""`dtlab course progress | report` for learners; `build | verify | run | export` for authors of lessons."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from dtlab.errors import UserError
 
-app = App(name="course", help="What you have solved; for authors: build, verify and run the notebooks.")
+app = App(
+    name="course", help="What you have solved; for authors: build, verify, run and export the notebooks."
+)
 AUTHORS = "For authors of lessons"
 
 
@@ -87,6 +90,38 @@ def run(
         limits=limits,
         jobs=jobs,
     )
+
+
+@app.command(group=AUTHORS)
+def export(*lessons: str, nbgrader: Path | None = None, learners: Path | None = None) -> int:
+    """Write the course to hand out: as assignments for nbgrader, or as a project without the solutions.
+
+    Parameters
+    ----------
+    lessons
+        Numbers such as 02, for nbgrader; all when none is given.
+    nbgrader
+        New folder for nbgrader: source notebooks with its metadata, and its configuration.
+    learners
+        New folder for the project without solutions, sources of lessons, and tests.
+    """
+    if nbgrader is None and learners is None:
+        raise UserError("export: give --nbgrader DIR, or --learners DIR")
+    if lessons and nbgrader is None:
+        raise UserError(
+            f"lessons = {' '.join(lessons)}: only with --nbgrader; --learners takes the whole course"
+        )
+    if nbgrader is not None:
+        from dtlab.course.nbgrader import export as export_assignments
+
+        written = export_assignments(nbgrader, lessons)
+        print("\n".join(map(str, written)))
+        print(f"next: cd {nbgrader} && nbgrader generate_assignment {written[0].stem}")
+    if learners is not None:
+        from dtlab.course.handout import export as export_handout
+
+        print(f"{export_handout(learners)} files in {learners}; next: cd {learners} && make lab")
+    return 0
 
 
 @app.command

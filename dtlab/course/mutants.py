@@ -21,6 +21,7 @@ from typing import Any
 
 from dtlab.course.checks import CheckFailed, check, find_exercise
 from dtlab.course.source import Lesson, bound_names
+from dtlab.course.source import check_calls as calls_in
 
 MIN_MUTANTS = 3
 
@@ -40,14 +41,12 @@ def edit(old: str, new: str) -> Edit:
 
 def check_calls(lesson: Lesson) -> dict[str, tuple[ast.Call, int]]:
     """Every `check("NN-name", answer, ...)` of the source: the call and the number of its cell."""
-    found = {}
-    for cell in lesson.cells:
-        for node in ast.walk(ast.parse(cell.solution_text)) if cell.kind == "code" else ():
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check" and len(node.args) > 1:
-                name = node.args[0]
-                if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                    found[name.value] = (node, cell.number)
-    return found
+    return {
+        name: (call, cell.number)
+        for cell in lesson.cells
+        if cell.kind == "code"
+        for name, call in calls_in(cell.solution_text)
+    }
 
 
 def answer_of(lesson: Lesson, name: str, change: Edit | None = None) -> tuple[list[Any], dict[str, Any]]:

@@ -21,7 +21,7 @@ from typing import Any, TextIO
 
 from dtlab.course.build import CELL_TIMEOUT_SECONDS, course_environment
 from dtlab.course.offline import offline_command
-from dtlab.course.source import lessons
+from dtlab.course.source import built_notebooks, lessons, notebooks_root
 from dtlab.errors import UserError
 
 SOLUTION_LIMIT_SECONDS = 30.0
@@ -47,17 +47,32 @@ def run(
     """
     if jobs < 1:
         raise UserError(f"jobs: {jobs}; give 1 or the number of notebooks to run at a time")
-    chosen = lessons(tuple(numbers), root)
-    if not chosen:
-        raise UserError("no lesson to run: notebooks/src holds no NN_slug.py")
     problems: list[str] = []
-    if learner:
-        problems += _run_kind("learner", [lesson.learner_path for lesson in chosen], no_network, limits, jobs)
-    if solutions:
-        paths = [lesson.solution_path for lesson in chosen]
-        problems += _run_kind("solution", paths, no_network, limits, jobs)
+    learners, solved = _notebooks(tuple(numbers), root or notebooks_root())
+    if learner or not solved:
+        problems += _run_kind("learner", learners, no_network, limits, jobs)
+    if solutions and solved:
+        problems += _run_kind("solution", solved, no_network, limits, jobs)
     print("\n".join(problems) or "all notebooks passed")
     return 1 if problems else 0
+
+
+def _notebooks(numbers: tuple[str, ...], root: Path) -> tuple[list[Path], list[Path]]:
+    """The learners' notebooks and the solutions of these lessons; in a copy for learners there are none."""
+    if (root / "src").is_dir():
+        chosen = lessons(numbers, root)
+        if not chosen:
+            raise UserError("no lesson to run: notebooks/src holds no NN_slug.py")
+        return [lesson.learner_path for lesson in chosen], [lesson.solution_path for lesson in chosen]
+    there = {path.name[:2]: path for path in built_notebooks(root)}
+    unknown = [number for number in numbers if number[:2].zfill(2) not in there]
+    if unknown or not there:
+        have = ", ".join(there) or "none"
+        raise UserError(
+            f"lesson {' '.join(unknown) or 'none'!r} has no notebook in {root}; there are: {have}"
+        )
+    wanted = {number[:2].zfill(2) for number in numbers} or set(there)
+    return [path for number, path in there.items() if number in wanted], []
 
 
 def _run_kind(kind: str, paths: list[Path], no_network: bool, limits: bool, jobs: int) -> list[str]:

@@ -84,9 +84,15 @@ def notebooks_root() -> Path:
     """The folder `notebooks/` of this checkout, found from the working directory, then from the package."""
     for start in (Path.cwd(), Path(__file__).resolve().parent):
         for folder in (start, *start.parents):
-            if (folder / "notebooks" / "src").is_dir():
-                return folder / "notebooks"
-    raise UserError("notebooks/src not found: run this inside a checkout of the course")
+            found = folder / "notebooks"
+            if (found / "src").is_dir() or built_notebooks(found):
+                return found
+    raise UserError("notebooks/ not found: run this inside a checkout of the course")
+
+
+def built_notebooks(folder: Path) -> list[Path]:
+    """The learners' notebooks in `folder`, in the order of the lessons."""
+    return sorted(folder.glob("[0-9][0-9]_*.ipynb"))
 
 
 def read_lesson(path: Path) -> Lesson:
@@ -109,6 +115,8 @@ def read_lesson(path: Path) -> Lesson:
 def lessons(numbers: tuple[str, ...] | list[str] = (), root: Path | None = None) -> list[Lesson]:
     """The lessons with these numbers ("02", "2" or "02_slug"), or all, in order."""
     folder = (root or notebooks_root()) / "src"
+    if not folder.is_dir():
+        raise UserError(f"{folder} not found: this copy of the course has no sources; take a whole checkout")
     paths = sorted(folder.glob("[0-9][0-9]_*.py"))
     if not numbers:
         return [read_lesson(path) for path in paths]
@@ -167,6 +175,24 @@ def stub(text: str) -> str:
             body = [TODO, *[f"{name} = ..." for name in bound_names(tree, begin + 1, end + 1)]]
         lines[begin : end + 1] = [indent + line for line in body]
     return "\n".join(lines)
+
+
+def assigned_at_top(text: str) -> list[str]:
+    """Names that the solution regions outside functions bind, in order: what a stub must still define."""
+    tree = ast.parse(text)
+    outside = [pair for pair in regions(text) if not _inside_function(tree, pair[0] + 1)]
+    return [name for begin, end in outside for name in bound_names(tree, begin + 1, end + 1)]
+
+
+def check_calls(text: str) -> list[tuple[str, ast.Call]]:
+    """Every `check("NN-name", answer, ...)` in a code cell's text: the exercise's name and the call."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "check" and len(node.args) > 1:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                found.append((name.value, node))
+    return found
 
 
 def _inside_function(tree: ast.Module, line: int) -> bool:

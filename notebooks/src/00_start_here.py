@@ -11,7 +11,7 @@
 # *Predict* an answer, *break* a run, *look* at why, *build* the part that matters in 5 to 20 lines, *check* it, see *the real thing* in
 # torch and `dtlab`, pay *the bill*, keep three lines. A cell runs with Shift+Enter. Where you see `NotImplementedError`, write
 # your answer; the cell below checks it and says what is wrong and where to look. `hint("02-ring")` helps a little,
-# `hint("02-ring", 2)` helps more, and `notebooks/solutions/` holds every lesson solved and executed.
+# `hint("02-ring", 2)` helps more. `notebooks/solutions/` holds every lesson solved and executed, unless your copy came without.
 #
 # ## Is this machine ready?
 

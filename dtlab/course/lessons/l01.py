@@ -60,13 +60,10 @@ def memory(checks: Checks, answer: Any) -> None:
 def _right_memory(
     parameters: int, per_sample: int, micro_batch: int, moments: int = 2, ranks: int = 1
 ) -> dict[str, int]:
-    weights = 4 * parameters
+    copies = {"parameters": 1, "gradients": 1, "optimizer": moments, "buckets": int(ranks > 1)}
     return {
-        "parameters": weights,
-        "gradients": weights,
-        "optimizer": moments * weights,
+        **{item: 4 * parameters * times for item, times in copies.items()},
         "activations": per_sample * micro_batch,
-        "buckets": weights if ranks > 1 else 0,
     }
 
 
