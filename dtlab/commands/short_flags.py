@@ -1,4 +1,4 @@
-"""``--model gpt`` and ``--data text`` for a run without a configuration file.
+"""``--model gpt`` and ``--data text`` for a run without a configuration file, and degrees given twice.
 
 A model belongs to its data: the GPT reads text, the DeepFM tables. So both flags say ``--data.name``,
 which is written out before the words are parsed, where ``--model`` is a table of fields.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from dtlab.errors import UserError
+from dtlab.train.config_parallel import DEGREES
 
 __all__ = ["written_out"]
 
@@ -23,11 +24,13 @@ def written_out(words: Sequence[str], name_in_file: Callable[[], str | None]) ->
         name_in_file: gives data.name of the configuration file, or None.
 
     Raises:
-        UserError: an unknown model, one that does not read the data, a flag without its value.
+        UserError: an unknown model, one that does not read the data, a flag without its value, a degree
+            under its short and its long name.
 
     >>> written_out(["train", "--model", "gpt", "--tp", "2"], lambda: None)
     ['train', '--tp', '2', '--data.name', 'text']
     """
+    _refuse_both_forms(words)
     rest, given = [], {}
     left = list(words)
     while left:
@@ -51,3 +54,12 @@ def written_out(words: Sequence[str], name_in_file: Callable[[], str | None]) ->
         other = "a table" if model == "gpt" else "text"
         raise UserError(f"model = {model!r}: data.name = {name!r} is {other}; leave --model out")
     return rest if data is None else [*rest, "--data.name", data]
+
+
+def _refuse_both_forms(words: Sequence[str]) -> None:
+    """``--tp 2 --parallel.tp 4``: one of them would be left out without a word."""
+    flags = {word.partition("=")[0].replace("_", "-") for word in words if word.startswith("--")}
+    for name in DEGREES:
+        short = name.replace("_", "-")
+        if {f"--{short}", f"--parallel.{short}"} <= flags:
+            raise UserError(f"--{short}: is given as --parallel.{short} too; leave one of them out")

@@ -80,7 +80,7 @@ class ParallelDims:
         product = " x ".join(f"{axis} {degree}" for axis, degree in degrees.items() if axis != rest)
         if rest is not None:
             raise UserError(
-                f"{product} = {given} does not divide the {world_size} ranks, so nothing is left for "
+                f"{product} = {given} does not divide the {_ranks(world_size)}, so nothing is left for "
                 f"{rest} = -1; change a degree or the number of ranks"
             )
         if given != world_size:
@@ -164,10 +164,10 @@ class ParallelDims:
             )
         stages = self.pp * stages_per_rank
         if num_layers is not None and num_layers < stages:
-            each = f" x {stages_per_rank} stages a rank" if stages_per_rank > 1 else ""
+            each = f" x {stages_per_rank} stages a rank = {stages}" if stages_per_rank > 1 else ""
             raise UserError(
-                f"pp = {self.pp}{each} = {stages} stages, but num_layers = {num_layers}: a stage would have "
-                f"no layer; take at most {num_layers} stages"
+                f"pp = {self.pp}{each} stages, but num_layers = {num_layers}: a stage would have no layer; "
+                f"take {stages} layers or more, or fewer stages"
             )
 
     def describe(self) -> str:
@@ -180,10 +180,14 @@ class ParallelDims:
         """
         product = " x ".join(f"{axis} {degree}" for axis, degree in zip(AXES, self.shape, strict=True))
         width = len(str(self.size - 1))
-        lines = [f"{self.size} rank{'s' if self.size > 1 else ''} = {product}"]
+        lines = [f"{_ranks(self.size)} = {product}"]
         groups = self.groups("tp")
         for stage in range(self.pp):
             row = groups[stage * self.dp : (stage + 1) * self.dp]
             cells = ("[" + " ".join(f"{rank:{width}}" for rank in group) + "]" for group in row)
             lines.append(f"pp {stage}: {' '.join(cells)}")
         return "\n".join(lines)
+
+
+def _ranks(number: int) -> str:
+    return "1 rank" if number == 1 else f"{number} ranks"

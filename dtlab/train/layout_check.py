@@ -6,6 +6,8 @@ asks before it starts ranks, and each rank asks again for launchers that the com
 
 from __future__ import annotations
 
+from math import gcd
+
 from dtlab.errors import UserError
 from dtlab.parallel.dims import AXES, ParallelDims
 from dtlab.parallel.schedules import build_schedule
@@ -14,6 +16,8 @@ from dtlab.train.config import TrainConfig
 __all__ = ["check_layout", "describe_layout", "is_plain", "micro_batches"]
 
 VOCABULARY = 256  # a token is a byte
+MOST_MICRO_BATCHES = 10_000
+"""A schedule is a list of actions; the bubble of a step of fewer is long gone."""
 
 
 def check_layout(config: TrainConfig, world_size: int) -> ParallelDims:
@@ -97,6 +101,7 @@ def _check_data(config: TrainConfig, dims: ParallelDims) -> None:
 
 def _check_options(config: TrainConfig, dims: ParallelDims) -> None:
     parallel = config.parallel
+    _refuse_useless(config)
     if parallel.sequence_parallel and dims.tp == 1:
         raise UserError("parallel.sequence_parallel = True: needs tp above 1; leave it out, or give tp")
     if parallel.sequence_parallel and parallel.engine == "by_hand":
@@ -134,15 +139,41 @@ def _check_options(config: TrainConfig, dims: ParallelDims) -> None:
         )
 
 
+def _refuse_useless(config: TrainConfig) -> None:
+    """What only tp or pp reads, where there is none; -1, the rest, may be one rank and stay as it is."""
+    parallel = config.parallel
+    useless = {
+        "engine": ("tp", parallel.engine != "dtensor"),
+        "schedule": ("pp", parallel.schedule != "1f1b"),
+        "micro_batches": ("pp", parallel.micro_batches is not None),
+    }
+    for name, (axis, is_given) in useless.items():
+        if is_given and getattr(parallel, axis) == 1:
+            value = getattr(parallel, name)
+            instead = "; without a pipeline optim.micro_batch says it" if name == "micro_batches" else ""
+            raise UserError(
+                f"parallel.{name} = {value!r}: needs {axis} above 1; leave it out, or give {axis}{instead}"
+            )
+
+
 def _check_model(config: TrainConfig, dims: ParallelDims) -> None:
     shape, parallel = config.model, config.parallel
-    width = 4 * (128 if shape.dim is None else shape.dim)
+    width = 128 if shape.dim is None else shape.dim
+    if width % shape.num_heads:
+        raise UserError(
+            f"model.num_heads = {shape.num_heads}: does not divide model.dim = {width}; choose a divisor"
+        )
+    cut_by_tp = {"num_heads": shape.num_heads, "hidden": 4 * width, "vocab_size": VOCABULARY}
+    for name, size in cut_by_tp.items():
+        if size % dims.tp:
+            shared = gcd(*cut_by_tp.values())
+            fitting = ", ".join(str(degree) for degree in range(1, shared + 1) if shared % degree == 0)
+            raise UserError(
+                f"parallel: tp = {dims.tp} does not divide {name} = {size}; degrees that do: {fitting}"
+            )
     try:
         dims.check_model(
             num_layers=shape.num_layers,
-            num_heads=shape.num_heads,
-            hidden=width,
-            vocab_size=VOCABULARY,
             stages_per_rank=2 if parallel.schedule == "interleaved" and dims.pp > 1 else 1,
         )
     except UserError as error:
@@ -155,9 +186,23 @@ def _check_model(config: TrainConfig, dims: ParallelDims) -> None:
 
 
 def _check_pipeline(config: TrainConfig, dims: ParallelDims) -> None:
-    number, batch = micro_batches(config, dims), config.optim.global_batch
+    parallel, number, batch = config.parallel, micro_batches(config, dims), config.optim.global_batch
+    if number > MOST_MICRO_BATCHES:
+        name, value, fix = "parallel.micro_batches", number, "fewer"
+        if parallel.micro_batches is None:
+            name, value, fix = "optim.micro_batch", config.optim.micro_batch or batch, "a larger one"
+        raise UserError(
+            f"{name} = {value}: makes {number:,} micro-batches of a step, a pipeline takes at most "
+            f"{MOST_MICRO_BATCHES:,}; give {fix}"
+        )
+    if parallel.schedule == "zero_bubble" and dims.dp_shard > 1:
+        raise UserError(
+            f"parallel.schedule = 'zero_bubble': takes the gradients of weights after those of inputs, and "
+            f"dp_shard = {dims.dp_shard} (FSDP) would reduce them before they are there; take '1f1b' or "
+            "'interleaved', or dp_replicate instead of dp_shard"
+        )
     try:
-        build_schedule(config.parallel.schedule, dims.pp, number)
+        build_schedule(parallel.schedule, dims.pp, number)
     except UserError as error:
         raise UserError(f"parallel.micro_batches = {number}: {error}") from None
     parts = dims.dp * number

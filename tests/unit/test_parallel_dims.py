@@ -78,7 +78,7 @@ def test_groups_of_an_axis_hold_every_rank_once_and_differ_in_that_axis_alone(ax
         ({"num_heads": 6}, "tp = 4 does not divide num_heads = 6; degrees that do: 1, 2, 3, 6"),
         ({"hidden": 10}, "tp = 4 does not divide hidden = 10"),
         ({"vocab_size": 11}, "tp = 4 does not divide vocab_size = 11; pad it to 12"),
-        ({"num_layers": 1}, "pp = 2 = 2 stages, but num_layers = 1"),
+        ({"num_layers": 1}, "pp = 2 stages, but num_layers = 1: .* take 2 layers or more"),
         ({"num_layers": 3, "stages_per_rank": 2}, "pp = 2 x 2 stages a rank = 4 stages, but num_layers = 3"),
     ],
 )
