@@ -32,7 +32,7 @@ BENCH := .venv/.stamp-$(KEY)-bench
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 FIRST_LESSON = $(notdir $(firstword $(wildcard notebooks/01*.ipynb) $(wildcard notebooks/00*.ipynb)))
 
-.PHONY: help lab train test lint format types pytest notebooks notebooks-test bench data lock clean distclean
+.PHONY: help lab train test lint format types pytest notebooks notebooks-test bench gpu data lock clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -89,6 +89,9 @@ notebooks-test: $(DEV) ## compare notebooks with their sources, then run them al
 bench: $(BENCH) ## the benchmarks, one table each (they stay out of CI)
 	@for file in $$(grep -l __main__ benchmarks/*.py); do \
 	    name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+
+gpu: $(DEV) ## what needs a CUDA card, in under five minutes: tests/gpu and the small GPT's MFU
+	@tools/gpu.sh
 
 lock: ## take the newest allowed versions into requirements.lock (in a virtual environment of its own)
 	rm -rf .venv-lock
