@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json as json_module
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dtlab.errors import UserError
+
+if TYPE_CHECKING:
+    from dtlab.cost.own_calibration import OwnCalibration
+    from dtlab.cost.run_fit import RunFit
+    from dtlab.diagnose.record_file import RunRecord
 
 _RANKS = (1, 2, 4, 8)
 
@@ -16,6 +24,8 @@ def fit(
     ranks: tuple[int, ...] = (),
     batch: tuple[int, ...] = (),
     nodes: int = 1,
+    output: Path | None = None,
+    table_rows: int | None = None,
     json: bool = False,
 ) -> None:
     """Fit a step's time to runs on 1, 2, ... ranks; predict other batches and numbers of ranks.
@@ -31,9 +41,14 @@ def fit(
         Global batches to predict; by default the largest that was run.
     nodes
         Machines that the predicted ranks are on.
+    output
+        Write the fit to this .json file, which dtlab plan --calibration takes.
+    table_rows
+        With --output and your own Parquet: rows of all embedding tables together.
     json
         Print one JSON object instead of tables.
     """
+    from dtlab.commands.calibration_file import check_output, write_calibration
     from dtlab.cost.run_fit import fit_runs
     from dtlab.diagnose.record_file import read_record
     from dtlab.diagnose.record_steps import run_steps, same_job
@@ -42,6 +57,8 @@ def fit(
         raise UserError(
             f"records: {len(records)} given; give two runs or more, such as one global batch on 1 and 2 ranks"
         )
+    if output is not None:
+        check_output(output)
     found = [read_record(path) for path in records]
     same_job(found)
     runs = [run_steps(record) for record in found]
@@ -52,6 +69,8 @@ def fit(
         for size in batches
         for many in (ranks or [each for each in _RANKS if each <= size])
     ]
+    if output is not None:
+        write_calibration(output, _calibration(fitted, found, table_rows))
     if json:
         numbers = {name: getattr(fitted, name) for name in ("fixed", "per_sample", "latency", "volume")}
         print(
@@ -96,6 +115,29 @@ def fit(
     print("error: nine of ten such runs are expected within it; it grows with the distance from your runs")
     for note in dict.fromkeys(note for each in predictions for note in each.notes):
         print(f"note: {note}")
+    if output is not None:
+        print(f"written to {output}, for dtlab plan --calibration {output}")
+
+
+def _calibration(fitted: RunFit, records: Sequence[RunRecord], table_rows: int | None) -> OwnCalibration:
+    """The fit as the planner takes it, with the model, the card and the day of the records."""
+    from dtlab.commands.plan_config import model_of
+    from dtlab.cost.own_calibration import own_calibration
+    from dtlab.train.config import TrainConfig
+
+    start = records[-1].start
+    config = TrainConfig.from_dict(start.value("config"))
+    model, _ = model_of(config, records[-1].path.parent.name, table_rows)
+    newest = max(record.path.stat().st_mtime for record in records)
+    return own_calibration(
+        fitted,
+        model,
+        card=start.text("environment", "card"),
+        precision="fp32" if config.precision.name == "fp32" else "amp",
+        optimizer="adam" if config.optim.name == "adamw" else "sgd",
+        torch=start.text("environment", "torch") or "",
+        date=f"{datetime.fromtimestamp(newest):%Y-%m-%d}",
+    )
 
 
 def _ms(seconds: float, width: int = 12) -> str:

@@ -50,6 +50,7 @@ def plan(
     interruptions: float | None = None,
     spot_fraction: float | None = None,
     prices: Path | None = None,
+    calibration: Path | None = None,
     start_minutes: float = 5.0,
     reader: float | None = None,
     data_gib: float = 0.0,
@@ -119,6 +120,8 @@ def plan(
         With --kind spot: its price over on demand.
     prices
         A price file of your own, whose figures go before the package's.
+    calibration
+        What dtlab cost fit --output wrote of your own runs; goes before the package's figures for their card.
     start_minutes
         Billed before the first step: image, data, process group, compile.
     reader
@@ -165,6 +168,11 @@ def plan(
     for name, value in limits.items():
         if value is not None and not value > 0:
             raise UserError(f"{name} = {value}: give a number above 0")
+    own = None
+    if calibration is not None:
+        from dtlab.commands.calibration_file import read_calibration
+
+        own = read_calibration(calibration)
     with prices_from(prices):
         chosen: dict[str, Any] = {}
         if config is not None:
@@ -228,7 +236,7 @@ def plan(
             spot=spot,
             **chosen,
         )
-        return answer(job, space, 0 if goal == "frontier" else top, figure, json)
+        return answer(job, space, 0 if goal == "frontier" else top, figure, json, own)
 
 
 def _samples(shape: Preset, samples: float | None, tokens: float | None) -> float:

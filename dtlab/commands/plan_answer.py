@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 from dtlab.errors import UserError
 
 if TYPE_CHECKING:
+    from dtlab.cost.own_calibration import OwnCalibration
     from dtlab.cost.plan_job import Job, Space
     from dtlab.cost.planner import Plan, Predictor
 
 
-def answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) -> int:
-    from dtlab.cost.plan_bill import instead_line, without_layout
+def answer(
+    job: Job, space: Space, top: int, figure: Path | None, json: bool, own: OwnCalibration | None = None
+) -> int:
+    """Search, then print the plan and draw it; `own` is a calibration from the user's runs."""
+    from dtlab.cost.plan_bill import calibration_line, instead_line, used_by, without_layout
     from dtlab.cost.plan_json import as_dict
     from dtlab.cost.plan_model import Models
     from dtlab.cost.planner import plan as search
 
-    predictor, instead = Models(), None
+    predictor, instead = Models(own), None
     if space.layout is None:
         found = search(job, space, predictor)
     else:
@@ -36,6 +40,11 @@ def answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) ->
         _draw(found, figure)
     if json:
         body = as_dict(found)
+        if own is not None:
+            body["calibration"] = {
+                "source": own.source, "gpu": own.gpu, "eta": own.eta, "fixed_seconds": own.fixed_seconds,
+                "error": own.error, "is_used": used_by(own, job, best),
+            }  # fmt: skip
         if instead is not None:
             body |= {"layout": vars(space.layout), "instead": as_dict(instead)["best"]}
         body["best"] |= {
@@ -45,6 +54,8 @@ def answer(job: Job, space: Space, top: int, figure: Path | None, json: bool) ->
         print(json_module.dumps(body, indent=2))
     else:
         print("\n".join(_lines(found, top, predictor)))
+        if own is not None:
+            print(calibration_line(own, found))
         if instead is not None:
             print(instead_line(found, instead))
     return 0

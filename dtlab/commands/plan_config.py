@@ -53,7 +53,7 @@ def job_of_config(path: Path, table_rows: int | None) -> RunJob:
 
     config = TrainConfig.from_dict(read_config_file(str(path)))
     check_layout(config, config.parallel.least_ranks)
-    model, rows = _model(config, path, table_rows)
+    model, rows = model_of(config, path.name, table_rows)
     optim, run = config.optim, config.run
     samples: float | None = None
     if run.max_steps is not None:
@@ -94,13 +94,14 @@ def _ways(config: Any) -> dict[str, Any]:
     return {"layout": layout}
 
 
-def _model(config: Any, path: Path, table_rows: int | None) -> tuple[Preset, tuple[float, float] | None]:
+def model_of(config: Any, name: str, table_rows: int | None) -> tuple[Preset, tuple[float, float] | None]:
+    """The model of a configuration of that name; its training and validation rows where they are known."""
     data, shape = config.data, config.model
     if data.name == "text":
         dim = 128 if shape.dim is None else shape.dim
         model = transformer(
             shape.num_layers, dim, TEXT_VOCABULARY, shape.sequence, heads=shape.num_heads, gated=False,
-            tied=True, name=f"the GPT of {path.name}",
+            tied=True, name=f"the GPT of {name}",
         )  # fmt: skip
         return model, None
     rows: tuple[float, float] | None
@@ -116,12 +117,12 @@ def _model(config: Any, path: Path, table_rows: int | None) -> tuple[Preset, tup
         table = data.hash_buckets * len(data.hashed)
         if data.categorical and table_rows is None:
             raise UserError(
-                f"table_rows is needed: the vocabularies of data.categorical in {str(path)!r} are fitted on "
+                f"table_rows is needed: the vocabularies of data.categorical in {name!r} are fitted on "
                 "the data; give the rows of all embedding tables together, --table-rows 1000000"
             )
     model = recommender(
         table_rows or table, fields, 8 if shape.dim is None else shape.dim, num_dense=dense, mlp=shape.hidden,
-        name=f"the DeepFM of {path.name}",
+        name=f"the DeepFM of {name}",
     )  # fmt: skip
     return model, rows
 

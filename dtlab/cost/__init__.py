@@ -24,7 +24,7 @@
   parts: `work` (FLOPs), `calibration` (what cards reach), `sync_time` (messages), `machines` (lesson 09).
 - `step_scaling`: throughput and efficiency from few ranks to many by that model (lesson 01).
 - `run_fit`, `run_steps`, `run_error`: the time of a step fitted to runs of your own, and how far it may be
-  off (lessons 01 and 10).
+  off (lessons 01 and 10); `own_calibration` is such a fit as the planner takes it.
 - `spot`: checkpoint intervals, and what interruptions make of a run's time; `spot_simulation` draws runs;
   `spot_plan` puts a run on spot hosts beside the same on demand (lesson 13).
 - `planner`: machines, their number and the ways to cut a model, searched for the cheapest or the fastest run:

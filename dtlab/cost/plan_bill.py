@@ -3,11 +3,14 @@
 import math
 
 from dtlab.cost import billing
+from dtlab.cost.own_calibration import OwnCalibration
+from dtlab.cost.plan_job import Job
 from dtlab.cost.plan_layout import parallel_words
 from dtlab.cost.plan_search import EQUAL, Predictor
 from dtlab.cost.plan_words import describe, hours_of, name_of
-from dtlab.cost.planner import Plan
+from dtlab.cost.planner import Candidate, Plan
 from dtlab.cost.spot_plan import plan_spot
+from dtlab.cost.step_time import FORMATS
 
 
 def beside_line(plan: Plan) -> list[str]:
@@ -69,4 +72,33 @@ def without_layout(free: Plan) -> str:
     return (
         f"Left to choose, the planner takes {name_of(free, best)}, {describe(best.strategy)}: "
         f"{hours_of(best)} and ${best.usd:,.2f} ({parallel_words(best.strategy)})"
+    )
+
+
+def used_by(own: OwnCalibration, job: Job, best: Candidate) -> bool:
+    """Whether a calibration from own runs stands behind the time of a candidate."""
+    row = own.row(job.model) if own.gpu == best.instance.gpu else None
+    return row is not None and FORMATS[best.strategy.precision] == row.form
+
+
+def calibration_line(own: OwnCalibration, plan: Plan) -> str:
+    """What a calibration from own runs did to the plan, or why nothing; then what the runs say themselves."""
+    best, job = plan.best, plan.job
+    said = f"Calibration from {own.source}"
+    if own.gpu is None:
+        said += ": it says nothing of a card, and no time above rests on it."
+    elif (row := own.row(job.model)) is None:
+        said += f": a {own.kind}, which {job.model.name} is not, so that no time above rests on it."
+    elif used_by(own, job, best):
+        said += f": {row.eta:.1%} of the peak of a {own.gpu} and {row.fixed_seconds * 1e3:.3g} ms a step."
+    else:
+        said += f": it counts for the {own.gpu} in {own.form}; "
+        said += "the best rests on the package's figures, which no run of yours has tried."
+    if job.model.parameters != own.parameters:
+        return said
+    ranks = max(run.ranks for run in own.runs)
+    step = own.fit().predict(ranks, max(job.global_batch, ranks), max(run.nodes for run in own.runs))
+    return (
+        f"{said} On {ranks} ranks where they ran the job takes {job.steps * step.step_seconds / 3600:,.2f} h "
+        f"+-{step.error:.0%} (not priced)."
     )

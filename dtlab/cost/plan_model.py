@@ -9,6 +9,7 @@ from dataclasses import fields
 from dtlab.cost.catalogue import Instance
 from dtlab.cost.machines import machine
 from dtlab.cost.memory import Precision, state_bytes
+from dtlab.cost.own_calibration import OwnCalibration
 from dtlab.cost.plan_job import Job
 from dtlab.cost.rank_memory import fullest, peak_bytes, rank_memory
 from dtlab.cost.step_time import StepModel, StepTime
@@ -17,6 +18,8 @@ from dtlab.cost.strategy import Strategy
 
 class Models:
     """dtlab's own predictor; keeps one step model for each type of machine.
+
+    `own`: a calibration from runs of one's own, which goes before the table for its card and precision.
 
     >>> from dtlab.cost.catalogue import instance
     >>> from dtlab.cost.presets import LLAMA_7B
@@ -28,7 +31,8 @@ class Models:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, own: OwnCalibration | None = None) -> None:
+        self.own = own
         self._models: dict[tuple[str, str, bool], StepModel] = {}
 
     def of(self, job: Job, machines: Instance) -> StepModel:
@@ -36,7 +40,8 @@ class Models:
         key = (job.model.name, machines.name, job.sparse_table)
         found = self._models.get(key)
         if found is None or found.preset is not job.model:
-            found = StepModel(job.model, machine(machines.name), sparse_table=job.sparse_table)
+            own = None if self.own is None or self.own.gpu != machines.gpu else self.own.row(job.model)
+            found = StepModel(job.model, machine(machines.name), sparse_table=job.sparse_table, own=own)
             self._models[key] = found
         return found
 

@@ -18,7 +18,7 @@ One micro-batch on a rank of a pipeline stage, and then the step (t tensor-paral
 """
 
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from dtlab.cost.calibration import Calibration, Format, calibration
 from dtlab.cost.machines import Machine, machine
@@ -31,7 +31,7 @@ from dtlab.errors import UserError
 PIPELINE_BOUND = (
     "bound only: of 255 published pipeline runs 98 % took 0.9 of this or more, some over 3 times it"
 )
-_FORMATS: dict[str, Format] = {"fp32": "fp32", "amp": "half", "bf16-mixed": "half", "bf16": "half"}
+FORMATS: dict[str, Format] = {"fp32": "fp32", "amp": "half", "bf16-mixed": "half", "bf16": "half"}
 _RECOMPUTE = {"none": 0.0, "selective": 0.02, "full": 1 / 3}
 _BUBBLE = {"zero_bubble": 1 / 3, "zbv": 0.0}
 _MEMORY_SHARE = 0.8
@@ -105,7 +105,8 @@ def step_time(
 class StepModel:
     """A model on one kind of machine; `parts` takes any number of strategies, a few microseconds each.
 
-    The arguments are those of `step_time`; `calibration` is taken in place of a row of the table.
+    The arguments are those of `step_time`; `calibration` is taken in place of all rows of the table, `own` in
+    place of those of its kind of model: its precision as measured, others no faster.
 
     >>> model = StepModel("Llama 7B", machine("ml.p5.48xlarge"))
     >>> round(model.seconds(Strategy(tp=8, dp_replicate=2, zero=1)), 2)
@@ -121,11 +122,12 @@ class StepModel:
         software: str | None = None,
         sparse_table: bool = False,
         calibration: Calibration | None = None,
+        own: Calibration | None = None,
     ) -> None:
         self.preset = model if isinstance(model, Preset) else preset(model)
         self.machine, self.software, self.sparse = on, software, sparse_table
         self.work: Work = work_of(self.preset, seq_len)
-        self._row = calibration
+        self._row, self._own = calibration, own
         self._syncs = SyncCosts(self.work, on)
         self._speeds: dict[tuple[str, bool], tuple[Calibration, float]] = {}
         self._cached: dict[Key, tuple[float, float, Sync, float]] = {}
@@ -217,11 +219,24 @@ class StepModel:
     def _speed(self, precision: str, compiled: bool) -> tuple[Calibration, float]:
         known = self._speeds.get((precision, compiled))
         if known is None:
-            form = _FORMATS[precision]
+            form = FORMATS[precision]
             software = self.software or ("compiled" if compiled else "eager")
-            row = self._row or calibration(self.machine.gpu.name, form, self.work.kind, software)
+            row = (
+                self._row
+                or self._of_own(form)
+                or calibration(self.machine.gpu.name, form, self.work.kind, software)
+            )
             known = self._speeds[precision, compiled] = row, self.machine.gpu.peak(form)
         return known
+
+    def _of_own(self, form: Format) -> Calibration | None:
+        """The row of own runs; in another format than theirs as fast as they were, not as a table hopes."""
+        own, card = self._own, self.machine.gpu
+        if own is None or own.form == form:
+            return own
+        eta = min(1.0, own.eta * card.peak(own.form) / card.peak(form))
+        source = f"taken to be as fast as in {own.form}: {own.source}"
+        return replace(own, form=form, eta=eta, kind="estimate", layouts="", error="", source=source)
 
     def _table(self, s: Strategy) -> float:
         """Look-ups, gradients and update of embedding tables, and their messages among all ranks."""
