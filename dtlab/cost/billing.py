@@ -81,9 +81,9 @@ def cost(
     Args:
         instance: a name from the catalogue ("ml.g5.12xlarge", "g5.12xlarge"), or an `Instance` of your own.
         seconds: use in seconds; 0 costs nothing, anything shorter than 60 s is billed as 60 s.
-        kind: "sagemaker" and "ec2" are on-demand; "spot" is EC2 spot: the median over zones of the
-            catalogue's snapshot, or `spot_fraction` (default 0.35) of on-demand. Interruptions and redone
-            work are not in it.
+        kind: "sagemaker" and "ec2" are on-demand; "spot" is EC2 spot: the median over zones of your price
+            file or the catalogue's snapshot, or `spot_fraction` (default 0.35) of on-demand. Interruptions
+            and redone work are not in it.
 
     Raises:
         UserError: a value is out of range, or no price is known; an unknown price is never taken as 0.
@@ -182,8 +182,8 @@ def _hourly_price(found: Instance, kind: str, region: str, spot_fraction: float 
         return found.price(service, region)
     if kind != "spot":
         raise UserError(f"kind={kind!r} is unknown: use 'sagemaker', 'ec2' or 'spot'")
-    if spot_fraction is None and found.spot is not None and found.spot.region == region:
-        return found.spot.price()
+    if spot_fraction is None and (known := found.spot_in(region)) is not None:
+        return known.price()
     fraction = DEFAULT_SPOT_FRACTION if spot_fraction is None else spot_fraction
     if not 0 < fraction <= 2:
         raise UserError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from dtlab.cost.instance import DEFAULT_REGION, Instance, Service, did_you_mean
 from dtlab.cost.instance_table import DATA, packaged_instances
 from dtlab.cost.price_file import PriceRow, active_path, read_price_file
-from dtlab.cost.prices import Price
+from dtlab.cost.prices import Price, SpotRange
 from dtlab.errors import UserError
 
 __all__ = [
@@ -73,7 +73,9 @@ def check_region(region: str) -> None:
     Traceback (most recent call last):
     dtlab.errors.UserError: region='us-esat-1' has no price in the catalogue: known are us-east-1, ...
     """
-    known = {price.region for found in _instances().values() for _, price in found.prices} - {"unstated"}
+    everything = _instances().values()
+    known = {price.region for found in everything for _, price in found.prices} - {"unstated"}
+    known |= {zones.region for found in everything for zones in found.own_spots}
     if region not in known:
         raise UserError(
             f"region={region!r} has no price in the catalogue: known are {', '.join(sorted(known))}"
@@ -175,19 +177,44 @@ def _with_own(rows: tuple[PriceRow, ...]) -> dict[str, Instance]:
                 f"price file: instance {row.name!r} is not in the catalogue{_nearest(row.name, list(found))}"
                 " For a new type fill the columns gpus, gpu, gpu_memory_gib and network_gbps"
             )
-        service: Service = "sagemaker" if row.service == "sagemaker" else "ec2"
         if known is None:
             known = Instance(
                 row.name, row.gpus or 0, row.gpu, row.gpu_memory_gib, network_gbps=row.network_gbps,
                 on_sagemaker=False, status="from your price file",
             )  # fmt: skip
+        found[row.name] = known
+        if row.service == "spot":
+            continue
+        service: Service = "sagemaker" if row.service == "sagemaker" else "ec2"
         # The newest file's price stands first, and the first that fits is taken.
         found[row.name] = replace(
             known,
             prices=((service, row.price), *known.prices),
             on_sagemaker=known.on_sagemaker or service == "sagemaker",
         )
+    for name, zones in _own_spots(rows).items():
+        found[name] = replace(found[name], own_spots=zones)
     return found
+
+
+def _own_spots(rows: tuple[PriceRow, ...]) -> dict[str, tuple[SpotRange, ...]]:
+    """The spot rows of each type, a range over the rows of each region."""
+    places: dict[str, dict[str, list[Price]]] = {}
+    for row in rows:
+        if row.service == "spot":
+            places.setdefault(row.name, {}).setdefault(row.price.region, []).append(row.price)
+    return {
+        name: tuple(
+            SpotRange.of_zones(
+                [price.usd for price in prices],
+                region=region,
+                date=max(price.date for price in prices),
+                source="; ".join(dict.fromkeys(price.source for price in prices)),
+            )
+            for region, prices in regions.items()
+        )
+        for name, regions in places.items()
+    }
 
 
 @cache

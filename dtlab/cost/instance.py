@@ -15,6 +15,7 @@ Service = Literal["sagemaker", "ec2"]
 @dataclass(frozen=True)
 class Instance:
     """A machine type. Memory is in GiB as the API reports it; `prices` has a `Price` per service and region.
+    `spot` is a snapshot in the package's table, `own_spots` come from a price file of your own.
 
     >>> from dtlab.cost.catalogue import instance
     >>> instance("ml.g5.12xlarge").gpus
@@ -39,6 +40,7 @@ class Instance:
     successors: tuple[str, ...] = ()
     prices: tuple[tuple[Service, Price], ...] = ()
     spot: SpotRange | None = None
+    own_spots: tuple[SpotRange, ...] = ()
     note: str = ""
 
     @property
@@ -60,6 +62,16 @@ class Instance:
     def gpu_memory_gb(self) -> float:
         """Memory of one card in GB (1e9 bytes)."""
         return self.gpu_memory_bytes / GB
+
+    def spot_in(self, region: str = DEFAULT_REGION) -> SpotRange | None:
+        """EC2 spot prices there: those of a price file of your own first; None where none are known.
+
+        >>> from dtlab.cost.catalogue import instance
+        >>> instance("p3.2xlarge").spot_in().median, instance("p3.2xlarge").spot_in("eu-west-1")
+        (0.3714, None)
+        """
+        known = [*self.own_spots, *([] if self.spot is None else [self.spot])]
+        return next((found for found in known if found.region == region), None)
 
     def price(self, service: Service = "sagemaker", region: str = DEFAULT_REGION) -> Price:
         """The hourly price of the whole machine, all its cards included.

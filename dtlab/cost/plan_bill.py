@@ -11,6 +11,7 @@ from dtlab.cost.plan_words import describe, hours_of, name_of
 from dtlab.cost.planner import Candidate, Plan
 from dtlab.cost.spot_plan import plan_spot
 from dtlab.cost.step_time import FORMATS
+from dtlab.errors import UserError
 
 
 def beside_line(plan: Plan) -> list[str]:
@@ -28,9 +29,13 @@ def spot_line(plan: Plan, predictor: Predictor) -> list[str]:
     best, job, spot = plan.best, plan.job, plan.space.spot
     if spot is None:
         return []
+    try:
+        on_demand = billing.cost(best.instance, 3600, kind="ec2", region=plan.space.region).usd
+    except UserError as error:
+        return [f"Spot beside on demand cannot be told: {error}."]
     compared = plan_spot(
         job.steps * best.step_seconds,
-        on_demand_usd_per_hour=billing.cost(best.instance, 3600, kind="ec2", region=plan.space.region).usd,
+        on_demand_usd_per_hour=on_demand,
         spot_usd_per_hour=best.price.usd_per_hour,
         interruptions_per_hour=spot.interruptions_per_hour,
         hosts=best.count,
@@ -41,6 +46,8 @@ def spot_line(plan: Plan, predictor: Predictor) -> list[str]:
     )
     rate = compared.break_even_rate
     loses = f"above {rate:.3g} interruptions an hour and host" if math.isfinite(rate) else "at no rate tried"
+    if not rate:
+        loses = "at any rate"
     return [f"Without the first start, {compared.line()}. Spot loses {loses}."]
 
 

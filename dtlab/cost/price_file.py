@@ -6,9 +6,13 @@ table also those of `HARDWARE`:
     name,service,region,usd,unit,date,source,kind
     ml.g5.12xlarge,sagemaker,eu-west-1,7.91,USD/h,2026-11-30,our contract,on-demand
     EBS gp3 storage,storage,eu-west-1,0.088,USD/GB-month,2026-11-30,price list,on-demand
+    g5.12xlarge,spot,eu-west-1,2.31,USD/h,2026-11-30,eu-west-1a,spot estimate
 
-- `service` is "sagemaker", "ec2" or "storage"; `unit` may be left blank for the first two (USD/h).
-- `kind` is "on-demand", "estimate" or "retired"; blank is "on-demand". No price is 0 or below.
+- `service` is "sagemaker", "ec2", "spot" (EC2) or "storage"; `unit` is USD/h where left blank, but not of
+  storage.
+- `kind` is "on-demand", "estimate" or "retired"; blank is "on-demand". Of spot it is "spot estimate", or
+  blank: such a price moves. Several rows of one type and region are its zones, and their median counts.
+- No price is 0 or below.
 - Which file: the one given to a command (`--prices`), else the variable DTLAB_PRICES (empty: none), else
   `dtlab/prices.csv` in the user's configuration folder, where `dtlab prices refresh` writes.
 """
@@ -28,7 +32,7 @@ from dtlab.errors import UserError
 
 COLUMNS = ("name", "service", "region", "usd", "unit", "date", "source", "kind")
 HARDWARE = ("gpus", "gpu", "gpu_memory_gib", "network_gbps")
-SERVICES = ("sagemaker", "ec2", "storage")
+SERVICES = ("sagemaker", "ec2", "spot", "storage")
 _KINDS: tuple[Kind, ...] = ("on-demand", "estimate", "retired")
 VARIABLE = "DTLAB_PRICES"
 _given: ContextVar[Path | None] = ContextVar("price file", default=None)
@@ -131,10 +135,10 @@ def write_price_file(path: Path, rows: Iterable[PriceRow]) -> None:
 
 
 def merged(old: Iterable[PriceRow], new: Iterable[PriceRow]) -> list[PriceRow]:
-    """Old rows with new ones in the place of those of the same thing, service and region."""
-    found = {(row.service, row.name.lower(), row.price.region): row for row in old}
-    found.update({(row.service, row.name.lower(), row.price.region): row for row in new})
-    return list(found.values())
+    """Old rows with new ones in the place of those of the same thing, service and region; spot rows all."""
+    rows = [*old, *new]
+    found = {(row.service, row.name.lower(), row.price.region): row for row in rows if row.service != "spot"}
+    return [*found.values(), *(row for row in rows if row.service == "spot")]  # each zone has a row
 
 
 def _hardware(row: PriceRow) -> tuple[object, ...]:
@@ -148,12 +152,13 @@ def _row(raw: dict[str, str], where: str) -> PriceRow:
         raise UserError(f"{where}: name is empty; give an instance type or a kind of storage")
     if service not in SERVICES:
         hint = did_you_mean(service, list(SERVICES))
-        raise UserError(f"{where}: service = {row['service']!r}: give sagemaker, ec2 or storage{hint}")
+        raise UserError(f"{where}: service = {row['service']!r}: give {', '.join(SERVICES)}{hint}")
     if not row["region"]:
         raise UserError(f"{where}: region is empty; give one such as eu-west-1")
-    kind = row.get("kind") or "on-demand"
-    if kind not in _KINDS:
-        raise UserError(f"{where}: kind = {kind!r}: give {', '.join(_KINDS)}")
+    kinds: tuple[Kind, ...] = ("spot estimate",) if service == "spot" else _KINDS
+    kind = row.get("kind") or kinds[0]
+    if kind not in kinds:
+        raise UserError(f"{where}: kind = {kind!r} of {service}: give {', '.join(kinds)}")
     unit = row.get("unit") or ("USD/h" if service != "storage" else "")
     if service != "storage" and unit != "USD/h":
         raise UserError(f"{where}: unit = {unit!r}: an instance is priced in USD/h, the whole machine")
@@ -163,7 +168,7 @@ def _row(raw: dict[str, str], where: str) -> PriceRow:
     assert usd is not None
     price = Price(
         usd, unit, row["region"], row.get("date", ""), row.get("source") or "your price file",
-        next(known for known in _KINDS if known == kind),
+        next(known for known in kinds if known == kind),
     )  # fmt: skip
     gpus = _number(row.get("gpus") or None, "gpus", where, least=-1.0)
     if gpus is not None and gpus != int(gpus):

@@ -111,5 +111,5 @@ class SpotRange:
 
     def price(self) -> Price:
         """The median, marked as an estimate, with the range beside it."""
-        note = f"median of zones {self.minimum:g} to {self.maximum:g}"
+        note = f"median of zones {self.minimum:g} to {self.maximum:g}" if self.minimum < self.maximum else ""
         return Price(self.median, "USD/h", self.region, self.date, self.source, "spot estimate", note=note)

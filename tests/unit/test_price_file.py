@@ -171,3 +171,61 @@ def test_show_says_which_file_is_in_use(tmp_path, capsys, monkeypatch):
     assert main(["prices", "show"]) == 0
     assert "$2.5/h, on-demand, us-east-1, 2026-11" in capsys.readouterr().out
     assert os.environ["DTLAB_PRICES"]
+
+
+ZONES = """g5.12xlarge,spot,eu-west-1,2.31,,2026-11-30,eu-west-1a,
+g5.12xlarge,spot,eu-west-1,2.91,,2026-11-29,eu-west-1b,spot estimate
+ml.g5.12xlarge,spot,eu-west-1,2.51,,2026-11-30,eu-west-1c,
+g5.12xlarge,ec2,eu-west-1,6.3,,2026-11-30,list,
+"""
+
+
+def test_spot_rows_are_zones_whose_median_counts(tmp_path):
+    with prices_from(written(tmp_path, ZONES)):
+        found = instance("g5.12xlarge").spot_in("eu-west-1")
+        assert (found.minimum, found.median, found.maximum) == (2.31, 2.51, 2.91)
+        bill = cost("g5.12xlarge", 7200, kind="spot", region="eu-west-1")
+        assert bill.usd == pytest.approx(5.02)
+        assert bill.price.kind == "spot estimate"
+        assert "median of zones 2.31 to 2.91" in bill.line()
+        assert cost("g5.12xlarge", 3600, kind="spot", region="eu-west-1", spot_fraction=0.5).usd == 3.15
+        assert instance("g5.12xlarge").spot_in("us-west-2") is None
+
+
+def test_spot_rows_are_written_back_each_with_its_zone(tmp_path):
+    rows = read_price_file(written(tmp_path, ZONES))
+    write_price_file(tmp_path / "again.csv", merged(rows, rows[-1:]))
+    again = read_price_file(tmp_path / "again.csv")
+    assert sorted(row.price.source for row in again) == ["eu-west-1a", "eu-west-1b", "eu-west-1c", "list"]
+
+
+def test_plan_and_list_use_the_spot_rows(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DTLAB_PRICES", str(written(tmp_path, ZONES)))
+    words = "BERT-large --samples 1e6 --global-batch 256 --kind spot --interruptions 0.05 --region eu-west-1"
+    assert main(["plan", *words.split()]) == 0
+    out = capsys.readouterr().out
+    assert "Price: $2.51/h, spot estimate, eu-west-1" in out
+    assert "take spot" in out
+    assert main(["prices", "show"]) == 0
+    assert capsys.readouterr().out.count("spot estimate") == 3
+
+
+def test_spot_row_that_is_dearer_is_not_taken_for_a_saving(tmp_path, capsys):
+    own = written(tmp_path, "g6e.xlarge,spot,us-east-1,3.0,,2026-11-30,us-east-1a,\n")
+    words = (
+        "BERT-large --samples 1e6 --global-batch 256 --kind spot --interruptions 0.05 --instances g6e.xlarge"
+    )
+    assert main(["plan", *words.split(), "--prices", str(own)]) == 0
+    assert (
+        "take on-demand, the spot price is not below it. Spot loses at any rate." in capsys.readouterr().out
+    )
+
+
+def test_type_with_a_spot_price_alone_says_what_it_lacks(tmp_path, capsys):
+    own = tmp_path / "own.csv"
+    own.write_text(
+        "name,service,region,usd,gpus,gpu,gpu_memory_gib,network_gbps\nnew.1,spot,eu-west-9,1.5,1,A10G,24,10\n"
+    )
+    words = "BERT-large --samples 1e6 --global-batch 256 --kind spot --interruptions 0.05 --region eu-west-9"
+    assert main(["plan", *words.split(), "--prices", str(own)]) == 0
+    assert "Spot beside on demand cannot be told" in capsys.readouterr().out
