@@ -383,3 +383,51 @@ def tune(
         body = {"name": found.name, "sent": arn is not None, "arn": arn, "usd_at_most": found.usd_at_most}
         print(json_module.dumps(body))
     return 0 if arn is not None else 1
+
+
+@app.command
+def pipeline(
+    job_file: Path,
+    /,
+    *,
+    rehearse: bool = False,
+    folder: Path | None = None,
+    send: bool = False,
+    start: bool = False,
+    parameter: tuple[str, ...] = (),
+    yes: bool = False,
+    json: bool = False,
+) -> int:
+    """Show the job as a SageMaker pipeline: prepare, features, train, evaluate, package, register.
+
+    Nothing leaves this machine without --send or --start, which ask first. Exit code 1: not sent, or the
+    rehearsal did not end with a registered model.
+
+    Parameters
+    ----------
+    job_file
+        TOML file such as examples/jobs/s4.toml, with its table [pipeline].
+    rehearse
+        Play the definition on this machine instead, step by step.
+    folder
+        With --rehearse: keep the containers' folders and the packaged model here.
+    send
+        Upload the code, and create the pipeline or change the one of that name; that costs nothing.
+    start
+        Also start an execution, which costs.
+    parameter
+        With --start: NAME=VALUE of a parameter that is not the default, such as DataVersion=2; once for each.
+    yes
+        With --send or --start: do not ask.
+    json
+        Print the definition alone, or with --rehearse, --send or --start one object about it.
+    """
+    from dtlab.commands.sagemaker_pipeline import play, put, show
+    from dtlab.sagemaker.job_file import read_job
+
+    job = read_job(job_file)
+    if rehearse:
+        return play(job, folder, json=json)
+    if not (send or start):
+        return show(job, json=json)
+    return put(job, start=start, parameters=parameter, ask=None if yes else _agreed, json=json)

@@ -14,7 +14,7 @@ from typing import Any
 
 from dtlab.errors import UserError
 
-__all__ = ["MISSING", "problems"]
+__all__ = ["MISSING", "output_shape", "problems"]
 
 MISSING = "boto3 is not installed; pip install 'dtlab[sagemaker]'"
 
@@ -38,6 +38,18 @@ def problems(
     report = ParamValidator().validate(request, shape)
     found = [" ".join(line.split()) for line in report.generate_report().splitlines() if line]
     return found + list(_beyond(request, shape, ""))
+
+
+def output_shape(operation: str, service: str = "sagemaker") -> Any:
+    """What an operation returns, as botocore's shape.
+
+    Raises:
+        UserError: boto3 is not installed.
+
+    >>> output_shape("DescribeTrainingJob").members["ModelArtifacts"].type_name
+    'structure'
+    """
+    return _model(service).operation_model(operation).output_shape
 
 
 @cache

@@ -12,7 +12,10 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Unpack to ``<base>/code`` and become ``python -m dtlab.sagemaker.first_process ENTRY_SCRIPT``."""
+    """Unpack to ``<base>/code`` and become ``python -m dtlab.sagemaker.first_process ENTRY_SCRIPT``.
+
+    In a processing container of a pipeline DTLAB_MAIN names the module of its steps instead.
+    """
     code = Path(os.environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml") / "code"
     shutil.rmtree(code, ignore_errors=True)  # a retry in the same container begins afresh
     code.mkdir(parents=True)
@@ -20,7 +23,8 @@ def main() -> None:
         archive.extractall(code, filter="data")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(code), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.chdir(code)
-    os.execv(sys.executable, [sys.executable, "-m", "dtlab.sagemaker.first_process", *sys.argv[1:]])
+    module = os.environ.get("DTLAB_MAIN") or "dtlab.sagemaker.first_process"
+    os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

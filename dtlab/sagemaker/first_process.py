@@ -28,7 +28,7 @@ from dtlab.ranks.clusters import Cluster
 from dtlab.sagemaker.container import cluster_of, count_cards, network_variables, variables
 from dtlab.sagemaker.failure import reason, write_failure
 
-__all__ = ["main", "torchrun"]
+__all__ = ["install_command", "main", "torchrun"]
 
 GRACE_SECONDS = 100  # of the 120 that SageMaker gives; the rest is for the upload
 _HOST_PATIENCE = 900.0
@@ -124,19 +124,16 @@ def torchrun(cluster: Cluster, entry_script: str, environ: Mapping[str, str]) ->
 
 
 def _install(signals: Signals, environ: Mapping[str, str], tail: deque[str]) -> int:
-    """What requirements.txt names; DTLAB_INSTALL=0 leaves the image as it is."""
+    command = install_command(environ)
+    return 0 if command is None else signals.run(command, environ, tail)
+
+
+def install_command(environ: Mapping[str, str]) -> list[str] | None:
+    """Install what requirements.txt names; None where it names nothing, or DTLAB_INSTALL=0 forbids it."""
     if environ.get("DTLAB_INSTALL") == "0" or not Path("requirements.txt").is_file():
-        return 0
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "-r",
-        "requirements.txt",
-    ]
-    return signals.run(command, environ, tail)
+        return None
+    pip = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
+    return [*pip, "-r", "requirements.txt"]
 
 
 def _wait_for_host(address: str, signals: Signals) -> None:

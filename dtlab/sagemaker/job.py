@@ -15,6 +15,7 @@ from dtlab.cost import catalogue, spot
 from dtlab.errors import UserError
 from dtlab.sagemaker.distribution import Layout, translate
 from dtlab.sagemaker.hyperparameters import encode
+from dtlab.sagemaker.pipeline_table import Steps
 from dtlab.sagemaker.tables import (
     Alarm,
     Checkpoint,
@@ -78,6 +79,7 @@ class TrainingJob:
     mlflow: Mlflow = field(default_factory=Mlflow)
     alarm: Alarm = field(default_factory=Alarm)
     rehearsal: Rehearsal = field(default_factory=Rehearsal)
+    pipeline: Steps = field(default_factory=Steps)
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     channels: Mapping[str, str] = field(default_factory=dict)

@@ -214,7 +214,7 @@ class _Stage:
         kind, place = self.job.compute.instance_type, self.root / name
         if place.exists():
             shutil.rmtree(place)
-        port = _free_port()
+        port = free_port()
         containers = []
         for host in self.hosts:
             container = make_container(
@@ -306,7 +306,8 @@ def _failure(containers: list[Container], codes: list[int]) -> str:
     return (own or told or ["no host said why"])[0]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

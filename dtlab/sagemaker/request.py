@@ -42,8 +42,8 @@ def unique_name(job: TrainingJob, *, now: float | None = None, token: str | None
     return f"{job.name}-{stamp}-{secrets.token_hex(2) if token is None else token}"
 
 
-def image_of(job: TrainingJob) -> str:
-    """The training image.
+def image_of(job: TrainingJob, *, on_cpu: bool = False) -> str:
+    """The training image; with ``on_cpu`` the one for a host without cards.
 
     Raises:
         UserError: no image is given and none is known for the region.
@@ -55,7 +55,7 @@ def image_of(job: TrainingJob) -> str:
             f"image: missing; for region = {job.region!r} none is known here. In us-east-1 it would be "
             f"{_IMAGE.format('gpu')}; the account differs between regions"
         )
-    return _IMAGE.format("gpu" if job.cards else "cpu")
+    return _IMAGE.format("gpu" if job.cards and not on_cpu else "cpu")
 
 
 def code_folder(job: TrainingJob, name: str) -> str:

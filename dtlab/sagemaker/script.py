@@ -116,6 +116,9 @@ def _of_container(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict
     }
     if values.get("data", {}).get("name") == "parquet" and environ.get("SM_CHANNEL_TRAIN"):
         found["data", "path"] = os.path.relpath(environ["SM_CHANNEL_TRAIN"])
+    if environ.get("SM_CHANNEL_FEATURES"):  # what the features step of a pipeline left
+        found["data", "root"] = os.path.relpath(environ["SM_CHANNEL_FEATURES"])
+        found["data", "cache"] = "disk"
     if environ.get("DTLAB_CHECKPOINT_SECONDS"):
         found["checkpoint", "every_seconds"] = float(environ["DTLAB_CHECKPOINT_SECONDS"])
     return found

@@ -229,7 +229,7 @@ def _work(
     if step == "prepare":
         outcome = steps.prepare(config.data, place)
     elif step == "features":
-        outcome = steps.features(config.data, place, refit=config.run.refit, prepared=folders["prepare"])
+        outcome = steps.features(config.data, place, refit=steps.refits(config), prepared=folders["prepare"])
     elif step == "train":
         trained, stopped = _train(pipeline, place, echo)
         if trained is None:

@@ -74,7 +74,7 @@ def inputs_of(step: str, pipeline: Pipeline, before: Mapping[str, str], raw: str
     if step in ("prepare", "features"):
         found |= {f"data.{name}": tables["data"][name] for name in _COLUMNS}
     if step == "features":
-        found["run.refit"] = tables["run"]["refit"]
+        found |= {f"run.{name}": tables["run"][name] for name in ("refit", "max_steps")}
         found["data.root"] = str(pipeline.train.data.folder.absolute())
     if step == "train":
         found["pipeline.nproc"] = pipeline.options.nproc

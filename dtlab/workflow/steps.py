@@ -116,6 +116,11 @@ def features(data: DataConfig, folder: Path, *, refit: bool, prepared: Path) -> 
     return Outcome((FEATURES, COLUMNS), facts, tuple(sorted(place for place in kept if place is not None)))
 
 
+def refits(config: TrainConfig) -> bool:
+    """Whether the run ends with training on training and validation rows; one of max_steps does not."""
+    return config.run.refit and config.run.max_steps is None
+
+
 def evaluate(
     config: TrainConfig, options: PipelineConfig, folder: Path, *, model: Path, prepared: Path
 ) -> Outcome:
@@ -131,6 +136,7 @@ def evaluate(
     Raises:
         UserError: the model cannot be read, or its AUC is not the one that the run reported.
     """
+    from dtlab.train.metrics import Metrics
     from dtlab.train.package import load_package
     from dtlab.train.tasks import load_task
     from dtlab.workflow.latency import measure, of_threads
@@ -139,8 +145,12 @@ def evaluate(
     loaded = load_package(model)
     assert loaded.features is not None
     task = load_task(config)
-    task = task.refit() if config.run.refit else task
+    if task.features != loaded.features:  # it was trained again on training and validation rows
+        task = task.refit()
+    if task.features != loaded.features:
+        raise UserError(f"model = {str(model)!r}: was trained with other features; run the pipeline again")
     found = task.evaluate(loaded.model, "test", config.run.eval_batch)
+    assert isinstance(found, Metrics)
     told = loaded.about.get("auc")
     if told is not None and not math.isnan(found.auc) and abs(found.auc - told) > _MOST_APART:
         raise UserError(

@@ -1,0 +1,100 @@
+"""What ``dtlab sagemaker pipeline`` does: show a definition, play it here, or send it."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dtlab.errors import UserError
+
+if TYPE_CHECKING:
+    from dtlab.sagemaker.job import TrainingJob
+    from dtlab.sagemaker.pipeline import PipelinePlan
+
+__all__ = ["play", "put", "show"]
+
+
+def show(job: TrainingJob, *, json: bool) -> int:
+    """Print the definition, what it may cost, and what to know."""
+    from dtlab.sagemaker.pipeline import make_pipeline_plan
+
+    plan = make_pipeline_plan(job)
+    print(json_module.dumps(plan.definition, indent=2))
+    if not json:
+        print(f"\n{_summary(plan)}\n\nDry run: nothing was sent. Send it with --send, start it with --start.")
+    return 0
+
+
+def play(job: TrainingJob, folder: Path | None, *, json: bool) -> int:
+    """Play the definition here; 0 when it ended with a model to register."""
+    from dtlab.sagemaker.pipeline_rehearsal import rehearse_pipeline
+
+    told = sys.stderr if json else sys.stdout
+    found = rehearse_pipeline(job, folder=folder, tell=lambda line: print(line, file=told, flush=True))
+    if json:
+        print(json_module.dumps({**asdict(found), "passed": found.passed}, indent=2, default=str))
+        return 0 if found.passed else 1
+    auc = "not a number" if found.auc is None else f"{found.auc:.4f}"
+    rows = [
+        ("test AUC", auc),
+        ("steps", ", ".join(f"{name} {took:.1f} s" for name, took in found.steps.items())),
+    ]
+    if found.archive is not None:
+        rows.append(("archive", str(found.archive)))
+    verdict = "the pipeline may be sent" if found.passed else found.ended_by or "no model was registered"
+    rows.append(("verdict", verdict))
+    print("\n".join(f"{name:<9} {text}" for name, text in rows))
+    return 0 if found.passed else 1
+
+
+def put(
+    job: TrainingJob,
+    *,
+    start: bool,
+    parameters: tuple[str, ...],
+    ask: Callable[[str, float | None], bool] | None,
+    json: bool,
+) -> int:
+    """Create or change the pipeline, and start it where that was asked for; 1 when the answer was no."""
+    from dtlab.sagemaker.pipeline import make_pipeline_plan
+    from dtlab.sagemaker.pipeline_client import put_pipeline, start_pipeline
+
+    values = dict(map(_named, parameters))
+    plan, told = make_pipeline_plan(job), sys.stderr if json else sys.stdout
+    print(_summary(plan), file=told, flush=True)
+    usd = plan.usd_at_most if start else 0.0
+    arn = execution = None
+    if ask is not None and not ask(plan.name, usd):
+        print("Not sent.", file=told)
+    else:
+        arn, is_new = put_pipeline(plan)
+        print(f"\n{'created' if is_new else 'changed'}: {arn}", file=told)
+        if start:
+            execution = start_pipeline(plan, values)
+            print(f"started: {execution}", file=told)
+    if json:
+        print(json_module.dumps({"name": plan.name, "arn": arn, "execution": execution, "usd_at_most": usd}))
+    return 0 if arn is not None else 1
+
+
+def _named(word: str) -> tuple[str, str]:
+    name, sign, value = word.partition("=")
+    if not sign or not name:
+        raise UserError(f"parameter = {word!r}: write NAME=VALUE, for example DataVersion=2")
+    return name, value
+
+
+def _summary(plan: PipelinePlan) -> str:
+    kinds = [f"{step['Name']} ({step['Type']})" for step in plan.definition["Steps"]]
+    rows = [
+        ("pipeline", plan.name),
+        ("steps", " -> ".join(kinds)),
+        ("code", plan.code),
+        *(("note", line) for line in plan.notes),
+        *(("price", line) for line in plan.price_lines()),
+    ]
+    return "\n".join(f"{name:<8} {text}" for name, text in rows)
