@@ -22,7 +22,7 @@ VERSION = "2020-12-01"
 _TOP = ("Version", "Metadata", "Parameters", "PipelineExperimentConfig", "Steps")
 _NAME = re.compile(r"[A-Za-z0-9\-_]{1,64}")
 _AGE = re.compile(r"(?=.)(\d+[ymwd])*(T(\d+[hm])+)?", re.IGNORECASE)
-_KINDS = {"String": str, "Integer": int, "Float": (int, float), "Boolean": bool}
+_KINDS: dict[str, Any] = {"String": str, "Integer": int, "Float": (int, float), "Boolean": bool}
 # Step -> the operation behind it, what SageMaker adds to its arguments, and the call that describes it.
 _OPERATIONS: dict[str, tuple[str, dict[str, Any], str]] = {
     "Processing": ("CreateProcessingJob", {"ProcessingJobName": "sample"}, "DescribeProcessingJob"),
