@@ -36,6 +36,7 @@ from dtlab.cost.memory import FITS_BELOW
 from dtlab.cost.programs import NANOTRON, Program
 from dtlab.cost.units import GIB
 from dtlab.errors import UserError
+from dtlab.files import appears_whole
 
 DATA = Path(__file__).parent / "data"
 RUNS, OTHER_RUNS = DATA / "h100-nanotron-runs.csv", DATA / "published-memory.csv"
@@ -51,6 +52,7 @@ OTHERS = {
     "llm-analysis": (0.46, 0.39),
     "accelerate": (0.68, 1.76),
 }
+COLLECTIVES = {"system", "collective", "size_bytes", "time_us", "n_ranks"}
 AHEAD, SHARES = (0, 16, 32, 48, 64), (0.0, 0.5, 1.0)
 
 
@@ -143,7 +145,7 @@ def by_group(runs: list[Run]) -> list[str]:
 
 def write_rows(path: Path, runs: list[Run]) -> None:
     """Each row's prediction beside what was measured, in GiB."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with appears_whole(path, "rows") as beside, beside.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(
             ("line", "program", "model", "tp", "pp", "dp", "measured_gib", "predicted_gib", "error")
@@ -166,14 +168,14 @@ def time_figures(path: Path | None) -> dict[str, Figure]:
     collectives = DATA / "published-collectives.csv"
     for columns, score, own in (
         ({"model", "mbs", "tokens_per_s", "nodes"}, step_scores, RUNS),
-        ({"system", "collective", "size_bytes", "time_us"}, collective_scores, collectives),
+        (COLLECTIVES, collective_scores, collectives),
         ({"series", "model", "throughput", "global_batch"}, other_scores, DATA / "published-runs.csv"),
     ):
         try:
             rows = read_rows(path or own)
             if rows and columns <= set(rows[0]):
-                figures |= score(rows)[0]
-        except (KeyError, ValueError, OSError) as error:
+                figures |= score(rows, aloud=path is not None)[0]
+        except (KeyError, ValueError) as error:
             say(f"{score.__name__}: {type(error).__name__} {error}: these rows are not scored")
     if path and figures["step_mape"] is None:
         figures["step_mape"] = figures.get("other_mape")
@@ -200,6 +202,23 @@ def memory_of(path: Path | None) -> tuple[list[Run], dict[str, Figure], list[str
     return runs, figures, lines
 
 
+def check_columns(path: Path) -> None:
+    """Refuse a table of which nothing can be scored.
+
+    Raises:
+        UserError: no rows, or the columns of no table that is known here.
+    """
+    rows = read_rows(path)
+    if not rows:
+        raise UserError(f"runs = {str(path)!r}: has no rows; give a header and a row for each run")
+    if "model" not in rows[0] and not set(rows[0]) >= COLLECTIVES:
+        first = ", ".join(list(rows[0])[:4])
+        raise UserError(
+            f"runs = {str(path)!r}: has no column 'model', and not those of collectives "
+            f"({', '.join(sorted(COLLECTIVES))}); found {first:.80}, separated by commas"
+        )
+
+
 def main(argv: list[str] | None = None) -> None:
     about = str(__doc__).split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=about)
@@ -207,6 +226,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rows", type=Path, help="write each row's prediction of memory to this CSV file")
     parser.add_argument("--json", action="store_true", help="one flat JSON object")
     given = parser.parse_args(argv)
+    if given.runs:
+        check_columns(given.runs)
     runs, figures, lines = memory_of(given.runs)
     if given.rows:
         write_rows(given.rows, runs)

@@ -11,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.common import Figure
+from benchmarks.common import Figure, say
 from dtlab.cost.collective_fit import every_second, fit_link, relative_errors
 from dtlab.cost.collective_time import sent_share
+from dtlab.errors import UserError
 
 DATA = Path(__file__).parent / "data"
 MIB, GIB = 2**20, 2**30
@@ -23,9 +24,20 @@ Points = list[tuple[float, float]]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a CSV; lines that begin with # are notes."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+    """The rows of a CSV; lines that begin with # are notes, and cells that a row lacks are blank.
+
+    Raises:
+        UserError: no such file, or no CSV in UTF-8.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader((line for line in file if not line.startswith("#")), restval="")
+            return [
+                {str(name).strip(): value.strip() for name, value in row.items() if isinstance(value, str)}
+                for row in reader
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"runs = {str(path)!r}: {error}; give a CSV file with a header, in UTF-8") from None
 
 
 def mape(errors: Sequence[float]) -> float | None:
@@ -33,14 +45,15 @@ def mape(errors: Sequence[float]) -> float | None:
     return sum(map(abs, errors)) / len(errors) if errors else None
 
 
-def collective_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
+def collective_scores(rows: Iterable[Row], *, aloud: bool = False) -> tuple[dict[str, Figure], list[Scored]]:
     """``collectives_mape`` and what stands beside it, and every scored size."""
     here = systems(read_rows(DATA / "published-collectives.csv"))
     scored: list[Scored] = []
     swapped: list[float] = []
     plain: list[float] = []
     fitted_here: list[float] = []
-    for (system, ranks), points in systems(rows).items():
+    left_out: list[str] = []
+    for (system, ranks), points in systems(rows, left_out).items():
         if len({size for size, _ in points}) < 5:
             known = here.get((system, ranks), [])
             new = [point for point in points if point not in known]
@@ -64,17 +77,35 @@ def collective_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scor
         "collectives_mape_other_half_held_out": mape(swapped),
         "collectives_mape_plain_alpha_beta": mape(plain),
         "collectives_mape_fitted_here": mape(fitted_here),
+        "collectives_rows_left_out": len(left_out),
     }
+    for line in left_out if aloud else []:
+        say(f"left out of collectives: {line}")
     return figures, scored
 
 
-def systems(rows: Iterable[Row]) -> dict[tuple[str, int], Points]:
-    """(bytes, seconds) of all-reduces from 1 MiB to 1 GiB by system and number of ranks."""
+def systems(rows: Iterable[Row], left_out: list[str] | None = None) -> dict[tuple[str, int], Points]:
+    """(bytes, seconds) of all-reduces from 1 MiB to 1 GiB by system and number of ranks.
+
+    Args:
+        left_out: takes a line for each all-reduce that cannot be used.
+    """
     found: dict[tuple[str, int], Points] = defaultdict(list)
-    for row in rows:
-        size = float(row["size_bytes"])
-        if row["collective"] == "all_reduce" and row["time_us"] and MIB <= size <= GIB:
-            found[row["system"], int(row["n_ranks"])].append((size, float(row["time_us"]) * 1e-6))
+    for number, row in enumerate(rows, 1):
+        if row["collective"] != "all_reduce" or not row["time_us"]:
+            continue
+        try:
+            size, ranks, micros = float(row["size_bytes"]), int(row["n_ranks"]), float(row["time_us"])
+            if not (0 < micros < 1e12 and ranks > 1 and size == size):
+                raise ValueError(
+                    f"time_us = {micros:g} on {ranks} ranks: give a time above 0, of 2 ranks or more"
+                )
+        except ValueError as error:
+            if left_out is not None:
+                left_out.append(f"row {number}: {error}")
+            continue
+        if MIB <= size <= GIB:
+            found[row["system"], ranks].append((size, micros * 1e-6))
     return found
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from statistics import median
 
 from benchmarks.accuracy_collectives import DATA, Row, Scored, mape, read_rows
-from benchmarks.common import Figure
+from benchmarks.common import Figure, say
 from benchmarks.measured_time import timed_runs
 from dtlab.cost.builders import transformer
 from dtlab.cost.calibration import Calibration, calibration
@@ -22,6 +22,7 @@ from dtlab.cost.machines import machine
 from dtlab.cost.presets import Preset
 from dtlab.cost.step_time import StepModel
 from dtlab.cost.strategy import Strategy
+from dtlab.errors import UserError
 
 SEQ_LEN, VOCAB = 4096, 131072
 NOTES = [
@@ -53,23 +54,40 @@ class Run:
     row: tuple[tuple[str, str], ...]
 
 
-def nanotron_runs(rows: Iterable[Row], *, pipeline: bool = False) -> list[Run]:
-    """The rows in scope; with ``pipeline`` those with one instead of those without."""
+def nanotron_runs(
+    rows: Iterable[Row], *, pipeline: bool = False, left_out: list[str] | None = None
+) -> list[Run]:
+    """The rows in scope; with ``pipeline`` those with one instead of those without.
+
+    Args:
+        left_out: takes a line for each row that cannot be read or lacks a speed.
+    """
     found = []
-    for row in rows:
-        pp, tp, nodes = int(row["pp"]), int(row["tp"]), int(row["nodes"])
-        if row["model"] not in SHAPES or tp > 8 or nodes > 16 or row.get("exclude_reason"):
-            continue
-        if (pp > 1) != pipeline:
-            continue
-        strategy = Strategy(
-            dp_replicate=int(row["dp"]), tp=tp, pp=pp, zero=1 if row["zero"] == "1" else 0,
-            micro_batch=int(row["mbs"]), num_micro_batches=int(row["grad_accum"]), fp32_gradients=True,
-            sequence_parallel=True,
-        )  # fmt: skip
-        seconds = int(row["gbs_seqs"]) * SEQ_LEN / float(row["tokens_per_s"])
-        found.append(Run(row["model"], strategy, seconds, tuple(sorted(row.items()))))
+    for number, row in enumerate(rows, 1):
+        try:
+            pp, tp, nodes = int(row["pp"]), int(row["tp"]), int(row["nodes"])
+            if row["model"] not in SHAPES or tp > 8 or nodes > 16 or row.get("exclude_reason"):
+                continue
+            if (pp > 1) == pipeline:
+                found.append(_nanotron_run(row, tp, pp))
+        except ValueError as error:
+            if left_out is not None:
+                left_out.append(f"row {number}: {error}")
     return found
+
+
+def _nanotron_run(row: Row, tp: int, pp: int) -> Run:
+    strategy = Strategy(
+        dp_replicate=int(row["dp"]), tp=tp, pp=pp, zero=1 if row["zero"] == "1" else 0,
+        micro_batch=int(row["mbs"]), num_micro_batches=int(row["grad_accum"]), fp32_gradients=True,
+        sequence_parallel=True,
+    )  # fmt: skip
+    speed, batch = float(row["tokens_per_s"]), int(row["gbs_seqs"])
+    if not 0 < speed < 1e15 or not 0 < batch < 1e12 or strategy.world_size > 10**6:
+        raise UserError(f"tokens_per_s = {speed:g}, gbs_seqs = {batch}: give numbers above 0 of a real run")
+    if strategy.global_batch != batch:
+        raise UserError(f"gbs_seqs = {batch}: dp * mbs * grad_accum is {strategy.global_batch}")
+    return Run(row["model"], strategy, batch * SEQ_LEN / speed, tuple(sorted(row.items())))
 
 
 @cache
@@ -129,10 +147,10 @@ def _mean_error(runs: Sequence[Run], row: Calibration) -> float:
     return sum(map(abs, errors)) / len(errors)
 
 
-def step_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
-    """``step_mape`` and what stands beside it, and every scored run."""
-    rows = list(rows)
-    runs, own = nanotron_runs(rows), nanotron_runs(read_rows(DATA / "h100-nanotron-runs.csv"))
+def step_scores(rows: Iterable[Row], *, aloud: bool = False) -> tuple[dict[str, Figure], list[Scored]]:
+    """``step_mape`` and what stands beside it, and every scored run; ``aloud`` names rows left out."""
+    rows, out = list(rows), list[str]()
+    runs, own = nanotron_runs(rows, left_out=out), nanotron_runs(read_rows(DATA / "h100-nanotron-runs.csv"))
     known = {run.row for run in own}
     errors = run_errors(runs)
     left_out: dict[str, list[float]] = {}
@@ -151,7 +169,11 @@ def step_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
     }
     figures |= {f"step_mape_left_out_{name}": mape(some) for name, some in left_out.items()}
     figures |= _baselines(runs, own)
-    pipelines = nanotron_runs(rows, pipeline=True)
+    pipelines = nanotron_runs(rows, pipeline=True, left_out=out)
+    out = list(dict.fromkeys(out))
+    figures["step_rows_left_out"] = len(out)
+    for line in out if aloud else []:
+        say(f"left out of step times: {line}")
     bounds = run_errors(pipelines)
     figures["pipeline_rows"] = len(bounds)
     for name, most in (
@@ -194,9 +216,11 @@ def _ideal(run: Run) -> float:
 # -- other programs ----------------------------------------------------------------------------------------
 
 
-def other_scores(rows: Iterable[Row]) -> tuple[dict[str, Figure], list[Scored]]:
-    """Errors by program; ``other_mape`` is of all runs on at most 128 cards."""
+def other_scores(rows: Iterable[Row], *, aloud: bool = False) -> tuple[dict[str, Figure], list[Scored]]:
+    """Errors by program; ``other_mape`` is of all runs on at most 128 cards; ``aloud`` as above."""
     timed, left_out = timed_runs(rows)
+    for line in left_out if aloud else []:
+        say(f"left out of step times: {line}")
     scored: list[Scored] = [
         {"program": run.program, "model": run.model.preset.name, "ranks": run.strategy.world_size,
          "gpu": run.model.machine.gpu.name, "seconds": run.seconds, "error": run.error,

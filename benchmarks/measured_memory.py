@@ -29,6 +29,7 @@ row:
 """
 
 import csv
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -297,16 +298,19 @@ def _number(row: dict[str, str], *names: str) -> float | None:
     for name in names:
         if row.get(name):
             try:
-                return float(row[name])
+                value = float(row[name])
             except ValueError:
-                raise UserError(f"{name} = {row[name]!r}: give a number") from None
+                value = math.nan
+            if not math.isfinite(value):
+                raise UserError(f"{name} = {row[name]!r}: give a number")
+            return value
     return None
 
 
 def _whole(row: dict[str, str], *names: str) -> int | None:
     for name in names:
         if row.get(name):
-            if not row[name].isdigit() or int(row[name]) < 1:
+            if not re.fullmatch(r"[0-9]{1,12}", row[name]) or int(row[name]) < 1:
                 raise UserError(f"{name} = {row[name]!r}: give a whole number of 1 or more")
             return int(row[name])
     return None

@@ -54,8 +54,10 @@ def timed_runs(rows: Iterable[Row]) -> tuple[list[TimedRun], list[str]]:
     for number, row in enumerate(rows, 1):
         try:
             runs.append(_timed({name: (value or "").strip() for name, value in row.items()}))
-        except (UserError, ValueError) as error:
+        except (ValueError, OverflowError) as error:
             left_out.append(f"row {number}: {error}")
+        except KeyError as error:
+            left_out.append(f"row {number}: has no column {error}")
     return runs, left_out
 
 
@@ -85,6 +87,10 @@ def _timed(row: Row) -> TimedRun:
         raise UserError(f"pp = {strategy.pp}, tp = {strategy.tp}: step time is a bound, or refused")
     model = StepModel(preset, machine(MACHINES[gpu]), seq_len=seq_len or None, software=software)
     tokens = strategy.global_batch * model.work.seq_len
+    if not 0 < float(row["throughput"]) < 1e15 or strategy.world_size > 10**6:
+        raise UserError(
+            f"throughput = {row['throughput']!r} on {strategy.world_size} ranks: is of no real run"
+        )
     return TimedRun(program, model, strategy, tokens / float(row["throughput"]))
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import accuracy, accuracy_time
-from benchmarks.accuracy_collectives import DATA, collective_scores, read_rows
+from benchmarks.accuracy_collectives import DATA, collective_scores, read_rows, systems
 from benchmarks.accuracy_time import nanotron_runs, run_errors, step_scores
 from dtlab.cost.calibration import Calibration, calibration
 from dtlab.cost.collective_time import Link
+from dtlab.errors import UserError
 
 NANOTRON = read_rows(DATA / "h100-nanotron-runs.csv")
 
@@ -111,3 +112,48 @@ def test_tables_are_told_by_their_columns(
     assert told["memory_mape"] is told["step_mape"] is None
     figures = accuracy.time_figures(DATA / "published-runs.csv")
     assert 0 < float(figures["step_mape"] or 0) < 0.10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"mbs": ""}, {"dp": "x"}, {"tokens_per_s": "nan"}, {"tokens_per_s": "0"}, {"mbs": "9" * 23}, {"gbs_seqs": "-1"}],
+)  # fmt: skip
+def test_row_that_cannot_be_read_is_left_out_alone(change):
+    good = [row for row in NANOTRON if nanotron_runs([row])][:2]
+    out: list[str] = []
+    runs = nanotron_runs([good[0], {**good[0], **change}, good[1]], left_out=out)
+    assert [run.row for run in runs] == [tuple(sorted(row.items())) for row in good]
+    assert [line.partition(":")[0] for line in out] == ["row 2"]
+
+
+def test_collectives_that_cannot_be_read_are_left_out_alone():
+    good = {
+        "system": "a",
+        "collective": "all_reduce",
+        "n_ranks": "8",
+        "size_bytes": "2097152",
+        "time_us": "50",
+    }
+    bad = [{"time_us": "nan"}, {"time_us": "-3"}, {"n_ranks": ""}, {"n_ranks": "1"}, {"size_bytes": "big"}]
+    out: list[str] = []
+    found = systems([good, *({**good, **change} for change in bad)], out)
+    assert found == {("a", 8): [(2097152.0, pytest.approx(50e-6))]}
+    assert len(out) == len(bad)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"model,tp\n", "has no rows"),
+        (b"model;tp\n1B;1\n", "found model;tp"),
+        (b"a,b\n1,2\n", "has no column 'model'"),
+        (b"\xff\xfe\x00", "give a CSV file"),
+        (None, "No such file"),
+    ],
+)
+def test_table_of_which_nothing_can_be_scored_is_refused(tmp_path, text, said):
+    path = tmp_path / "runs.csv"
+    if text is not None:
+        path.write_bytes(text)
+    with pytest.raises(UserError, match=said):
+        accuracy.main(["--runs", str(path)])
