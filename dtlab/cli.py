@@ -79,6 +79,7 @@ app.command(
 app.command(
     "dtlab.commands.runs:app", name="runs", help="List runs, compare two, find the one behind a checkpoint."
 )
+app.command("dtlab.commands.new:new", name="new", help="Make a project of your own: data, model, job, test.")
 app.command("dtlab.course.__main__:app", name="course", help="Build, verify and run the lessons.")
 
 

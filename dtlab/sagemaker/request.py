@@ -130,6 +130,8 @@ def environment(job: TrainingJob) -> dict[str, str]:
         own["DTLAB_MICRO_BATCHES"] = str(layout.micro_batches)
     if job.mlflow.arn:
         own["MLFLOW_TRACKING_URI"] = job.mlflow.arn
+        if job.mlflow.experiment:
+            own["MLFLOW_EXPERIMENT_NAME"] = job.mlflow.experiment
     return own
 
 

@@ -20,8 +20,9 @@ from dtlab.sagemaker.hyperparameters import from_environment, read
 from dtlab.sagemaker.rank_script import put_back
 from dtlab.settings_file import near_name, read_settings
 from dtlab.train.config import TrainConfig
+from dtlab.train.mlflow_live import is_installed
 
-__all__ = ["folder_of", "main", "train_config"]
+__all__ = ["folder_of", "main", "refuse", "train_config"]
 
 RUN = "run"
 # A stop by signal, as a shell reports it: the platform stopped the job, the script did not fail.
@@ -30,17 +31,22 @@ STOPPED = {"SIGTERM": 143, "spot notice": 143, "SIGINT": 130}
 
 def main(environ: Mapping[str, str] = os.environ) -> int:
     """Train on the ranks of this job; the exit code."""
-    from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
-
     put_back(os.environ)
     try:
         return _train(environ)
     except UserError as error:
-        line = one_line(str(error), most=10_000)
-        if tell_agent(line):
-            leave_to_rank_0()
-        print(f"dtlab: {line}", flush=True)
-        return 2
+        return refuse(error)
+
+
+def refuse(error: UserError) -> int:
+    """Say what the user must mend, once for all ranks and where the launcher reports it; the exit code, 2."""
+    from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
+
+    line = one_line(str(error), most=10_000)
+    if tell_agent(line):
+        leave_to_rank_0()
+    print(f"dtlab: {line}", flush=True)
+    return 2
 
 
 def train_config(environ: Mapping[str, str]) -> TrainConfig:
@@ -121,6 +127,13 @@ def _of_container(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict
         found["data", "cache"] = "disk"
     if environ.get("DTLAB_CHECKPOINT_SECONDS"):
         found["checkpoint", "every_seconds"] = float(environ["DTLAB_CHECKPOINT_SECONDS"])
+    if environ.get("MLFLOW_TRACKING_URI"):
+        if is_installed("mlflow"):
+            found["run", "mlflow"] = "env"
+        else:
+            print(
+                "dtlab: MLFLOW_TRACKING_URI is set, mlflow is not in requirements.txt: nothing is sent there"
+            )
     return found
 
 

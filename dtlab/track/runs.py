@@ -13,6 +13,7 @@ from typing import Any
 from dtlab.diagnose.record_file import Event, RunRecord, read_record
 from dtlab.errors import UserError
 from dtlab.train.record import RECORD
+from dtlab.train.record_settings import settings_of
 
 __all__ = ["Difference", "Run", "compare", "find_by_checkpoint", "list_runs", "read_run"]
 
@@ -21,7 +22,13 @@ RESULTS = (
     "auc", "auc_validation", "log_loss", "bits_per_byte", "epochs", "samples", "samples_per_second",
     "communication_share", "memory_bytes", "seconds", "usd_estimate", "stopped_by",
 )  # fmt: skip
-_PLACES = ("run.output", "run.folder", "run.resume", "data.root")  # where a run lies says nothing about it
+_PLACES = (
+    "run.output",
+    "run.folder",
+    "run.resume",
+    "run.mlflow",
+    "data.root",
+)  # where a run lies says nothing about it
 _MOST_PARENTS = 4
 
 
@@ -48,12 +55,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting by its dotted name, and what else decides a result: data, ranks, commit, versions."""
-        start = self.record.start
-        found = _flat(start.values.get("config"), "")
-        for name in ("world_size", "layout", "commit", "dirty"):
-            found[name] = start.values.get(name)
-        found["data version"] = start.value("data", "version")
-        return found | _flat(start.values.get("environment"), "environment.")
+        return settings_of(self.record.start.values)
 
     @property
     def results(self) -> dict[str, Any]:
@@ -176,12 +178,3 @@ def _differing(first: dict[str, Any], second: dict[str, Any]) -> list[Difference
         for name in names
         if first.get(name) != second.get(name)
     ]
-
-
-def _flat(values: Any, prefix: str) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {}
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return found

@@ -145,6 +145,9 @@ class RunConfig:
     """Instance type whose price turns seconds into dollars in the report."""
     max_steps: int | None = None
     """Stop after this many optimizer steps, however many epochs that is."""
+    mlflow: str | None = None
+    """MLflow store that gets the record as the run goes: sqlite:///mlflow.db, a server's address, an ARN of
+    SageMaker, or env for MLFLOW_TRACKING_URI."""
 
     def __post_init__(self) -> None:
         settle_types(self, "run")

@@ -28,6 +28,7 @@ from dtlab.train.job_saves import find_checkpoint, save, take_back, whole_weight
 from dtlab.train.layout import layout_of
 from dtlab.train.layout_parts import BestWeights
 from dtlab.train.meter import Reading
+from dtlab.train.mlflow_live import check_store, live_store
 from dtlab.train.non_finite import NonFiniteError
 from dtlab.train.notice import EC2, SpotNotice
 from dtlab.train.outcome import finished_report, stopped_report
@@ -64,6 +65,7 @@ def run(
     Raises:
         UserError: the configuration, the data or a path is wrong.
     """
+    check_store(config, os.environ)
     billing.cost(config.run.instance, 1.0)  # an unknown instance is refused before ranks join, on all alike
     url = config.checkpoint.spot_notice
     with plain_warnings(), StopSignals() as signals, world(seed=config.run.seed) as w:
@@ -98,7 +100,8 @@ class Job:
             w.log.info("reading %s", config.data.name)
         self.task: Task = load_task(config, self.layout)
         self.folder: Path | None = w.broadcast(run_folder(config) if w.is_main else None)
-        self.record = Record(self.folder if w.is_main else None)
+        self.live = live_store(config, self.folder, os.environ) if w.is_main else None
+        self.record = Record(self.folder if w.is_main else None, also=self.live)
         self.checkpoints: Checkpointer | None = None
         self.state: dict[str, Any] = {
             "phase": "choose",
@@ -140,6 +143,8 @@ class Job:
             raise
         finally:
             self.record.close()
+            if self.live is not None:
+                self.live.close()
         return report
 
     def _train(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import time
 import warnings
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -87,14 +88,14 @@ def new_run_folder(output: Path) -> Path:
 
 
 class Record:
-    """Appends events to ``folder/record.jsonl``; without a folder it keeps quiet.
+    """Appends events to ``folder/record.jsonl``; without a folder it keeps quiet. ``also`` gets each, too.
 
     >>> record = Record(None)
     >>> record.write("epoch", epoch=1, auc=0.73)
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path | None, also: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self.folder, self._also = folder, also
         self._start = time.monotonic()
         self._has_warned = False
         self._file = None if folder is None else _opened(folder / RECORD)
@@ -102,9 +103,11 @@ class Record:
     def write(self, event: str, **values: Any) -> None:
         if self._file is None:
             return
-        line = {"event": event, "seconds": round(time.monotonic() - self._start, 3), **values}
+        line = _finite({"event": event, "seconds": round(time.monotonic() - self._start, 3), **values})
+        if self._also is not None:
+            self._also(line)
         try:
-            self._file.write(json.dumps(_finite(line), default=str) + "\n")
+            self._file.write(json.dumps(line, default=str) + "\n")
             self._file.flush()  # what a full disk did not take is kept, and tried again with the next event
         except OSError as error:
             self._warn(error)

@@ -31,7 +31,7 @@ _MOST_LOOKED_AT = 200
 _FIXED = ("data", "model", "run.seed", "run.dtype", "run.refit", "optim.name")
 _FREE = (
     "run.output", "run.folder", "run.resume", "run.prefetch", "run.log_every", "data.workers", "data.cache",
-    "data.cache_max_age_hours",
+    "data.cache_max_age_hours", "run.mlflow",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ PACKAGE = Path(dtlab.__file__).parent
 # From the bottom up. `cost` stands beside all of them: everyone may import it, it imports `errors` alone.
 LAYERS = (
     "errors", "lazy", "files", "settings_file", "settings_types", "ranks", "collectives", "data", "models",
-    "parallel", "train", "diagnose", "track", "tune", "workflow", "sagemaker",
+    "parallel", "train", "diagnose", "track", "tune", "workflow", "sagemaker", "scaffold",
     "figures", "widgets", "course", "commands", "cli",
 )  # fmt: skip
 HEAVY = ("torch", "numpy", "pyarrow", "pandas", "matplotlib", "IPython")

@@ -1,0 +1,1 @@
+"""The scripts of a new project; they are copied, never imported from here."""
