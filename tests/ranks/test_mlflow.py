@@ -15,7 +15,7 @@ def words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    small = ["--data.name", "clicks", "--data.rows", "3000", "--optim.global-batch", "500", "--no-run.refit"]
+    small = ["--data.name", "clicks", "--data.rows", "3000", "--optim.global-batch", "500", "--run.no-refit"]
     small += ["--optim.max-epochs", "2", "--nproc", "2", "--report", "report.json"]
     return ["train", *small]
 
