@@ -40,6 +40,14 @@ class AllReduceClock:
         self._read_finished()
         return self._by_hand.communication_seconds if self._by_hand is not None else self._seconds
 
+    def mark(self) -> float:
+        """This moment, for ``since``."""
+        return self.seconds
+
+    def since(self, mark: float) -> float:
+        """Seconds from ``mark`` on."""
+        return self.seconds - mark
+
     def _read_finished(self) -> None:
         while self._on_card and self._on_card[0][1].query():
             started, ended = self._on_card.pop(0)

@@ -50,6 +50,20 @@ class SampledClock:
         """Until now; 0 before the first sample, nan where messages are not seen."""
         return self._seconds if self._sees else math.nan
 
+    def mark(self) -> tuple[float, float]:
+        """This moment, for ``since``."""
+        return self._seconds, self._unrated
+
+    def since(self, mark: tuple[float, float]) -> float:
+        """Seconds of the steps from ``mark`` on; nan before the first sample.
+
+        A sample rates the steps before it too. What it adds for those before ``mark`` is not counted.
+        """
+        if not self._sees or self._share is None:
+            return math.nan
+        seconds, unrated = mark
+        return self._seconds - seconds - self._share * unrated
+
     @contextmanager
     def step(self) -> Iterator[None]:
         """Around each step, on every rank."""

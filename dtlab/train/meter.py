@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -19,6 +19,12 @@ class Clock(Protocol):
     @property
     def seconds(self) -> float:
         """That this rank spent on messages until now."""
+
+    def mark(self) -> Any:
+        """This moment, for ``since``."""
+
+    def since(self, mark: Any) -> float:
+        """Seconds that the steps from ``mark`` on spent on messages; nan where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Meter:
         self._all_rows = 0
         self._start = self._mark = time.perf_counter()
         self._first_wait = self._wait = loader.wait_seconds
-        self._first_communication = self._communication = clock.seconds
+        self._first_communication, self._communication = clock.seconds, clock.mark()
 
     def add(self, rows: int) -> None:
         self._rows += rows
@@ -79,17 +85,17 @@ class Meter:
         return self._clock.seconds - self._first_communication
 
     def read(self, step: int) -> Reading:
-        now, wait, communication = time.perf_counter(), self._loader.wait_seconds, self._clock.seconds
+        now, wait = time.perf_counter(), self._loader.wait_seconds
         seconds = max(1e-9, now - self._mark)
         reading = Reading(
             step=step,
             samples_per_second=self._rows / seconds,
             memory_bytes=peak_memory_bytes(),
             wait_share=(wait - self._wait) / seconds,
-            communication_share=(communication - self._communication) / seconds,
+            communication_share=self._clock.since(self._communication) / seconds,
         )
         self._all_rows += self._rows
-        self._rows, self._mark, self._wait, self._communication = 0, now, wait, communication
+        self._rows, self._mark, self._wait, self._communication = 0, now, wait, self._clock.mark()
         return reading
 
 

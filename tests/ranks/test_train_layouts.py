@@ -138,6 +138,9 @@ def test_a_layout_trains_as_one_rank(name: str, runs: Any) -> None:
 @pytest.mark.parametrize("name", ["fsdp 2", "tp 2", "tp 2 by hand", "pp 2", "tp 2 x pp 2"])
 def test_the_share_of_communication_is_measured(name: str, runs: Any) -> None:
     assert 0 < runs[1][name]["communication_share"] < 1
+    first, *later = [line["communication_share"] for line in readings(runs[0] / name)]
+    assert first is None, "the second step is the first that is sampled"
+    assert all(0 <= share <= 1 for share in later), "what it says of the first is not the second's"
 
 
 @pytest.mark.parametrize("name", ["tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x tp 2"])
