@@ -47,7 +47,7 @@ def collective_time_figure(
     what = "held-out" if held_out else "fitted"
     turn = link.alpha_seconds * link.bytes_per_second / max(1e-12, sent_share(collective, ranks))
     listed = "; ".join(
-        f"{_size(size)} {_time(seconds)}, curve {_time(link.seconds(collective, ranks, size))}"
+        f"{size_words(size)} {time_words(seconds)}, curve {time_words(link.seconds(collective, ranks, size))}"
         for size, seconds in points
     )
     subject = f"{word}, {ranks} ranks{f' ({name})' if name else ''}"
@@ -55,8 +55,8 @@ def collective_time_figure(
         f"{subject[0].upper()}{subject[1:]}: {sum(errors) / len(errors):.0%} off {len(scored)} {what} "
         f"{'size' if len(scored) == 1 else 'sizes'}",
         alt=(
-            f"Seconds against bytes, both logarithmic. Latency {_time(link.alpha_seconds)}, bandwidth "
-            f"{link.bytes_per_second / 1e9:.3g} GB/s; both cost the same at {_size(turn)}. {listed}."
+            f"Seconds against bytes, both logarithmic. Latency {time_words(link.alpha_seconds)}, bandwidth "
+            f"{link.bytes_per_second / 1e9:.3g} GB/s; both cost the same at {size_words(turn)}. {listed}."
         ),
         xlabel="size (bytes)",
         ylabel="time",
@@ -78,17 +78,17 @@ def collective_time_figure(
     if low < turn < high:
         ax.axvline(turn, color=GREY, linestyle="--", linewidth=1.0)
         ax.annotate(
-            f"latency = bandwidth\nat {_size(turn)}", (turn, 0.03), xycoords=("data", "axes fraction"),
+            f"latency = bandwidth\nat {size_words(turn)}", (turn, 0.03), xycoords=("data", "axes fraction"),
             xytext=(4, 0), textcoords="offset points", fontsize=8, color=BLACK,
         )  # fmt: skip
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.set_xticks(_ticks(low, high))
-    ax.set_xticklabels([_size(tick) for tick in _ticks(low, high)])
+    ax.set_xticklabels([size_words(tick) for tick in _ticks(low, high)])
     ax.minorticks_off()
     bottom, top = ax.get_ylim()
     ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if top < 100 * bottom else (1.0,)))
-    ax.yaxis.set_major_formatter(lambda seconds, _: _time(seconds))
+    ax.yaxis.set_major_formatter(lambda seconds, _: time_words(seconds))
     ax.grid(True, which="major", color="#E5E5E5", linewidth=0.6)
     ax.legend(frameon=False, fontsize=9)
     return fig
@@ -101,14 +101,24 @@ def _ticks(low: float, high: float) -> list[float]:
     return [2.0**power for power in exponents[:: max(1, step)]]
 
 
-def _size(size: float) -> str:
+def size_words(size: float) -> str:
+    """A size in the largest unit of which there is one.
+
+    >>> size_words(64 * 2**20)
+    '64 MiB'
+    """
     for unit, word in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if size >= unit:
             return f"{size / unit:.3g} {word}"
     return f"{size:.3g} B"
 
 
-def _time(seconds: float) -> str:
+def time_words(seconds: float) -> str:
+    """A time in s, ms or us.
+
+    >>> time_words(0.0026)
+    '2.6 ms'
+    """
     for unit, word in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= unit:
             return f"{seconds / unit:.3g} {word}"

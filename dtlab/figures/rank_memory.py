@@ -17,7 +17,7 @@ from dtlab.cost.rank_memory import ITEMS, fullest, rank_memory
 from dtlab.cost.strategy import Strategy
 from dtlab.cost.units import GIB
 from dtlab.errors import UserError
-from dtlab.figures.style import GREY, HATCHES, PALETTE, new_figure
+from dtlab.figures.style import BLACK, GREY, HATCHES, PALETTE, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -93,8 +93,15 @@ def strategy_memory_figure(
     limit, widest = cards()[card] / GIB, max(ends.values())
     shown = max(limit, widest)
     ax.axvline(limit, color=GREY, linewidth=1.2)
-    ax.text(limit, -0.8, card, ha="center", fontsize=8, color=GREY)
+    ax.annotate(
+        card, (limit, 1.0), xycoords=("data", "axes fraction"), xytext=(-2, 3), textcoords="offset points",
+        ha="left", fontsize=8, color=BLACK,
+    )  # fmt: skip
     ax.axvline(limit * FITS_BELOW, color=GREY, linewidth=0.9, linestyle=":")
+    ax.annotate(
+        f"{FITS_BELOW:.0%}", (limit * FITS_BELOW, 1.0), xycoords=("data", "axes fraction"), xytext=(2, 3),
+        textcoords="offset points", ha="right", fontsize=8, color=BLACK,
+    )  # fmt: skip
     for row, (label, end) in enumerate(ends.items()):
         ax.text(end + shown * 0.012, row, verdicts[label], va="center", fontsize=9)
     ax.set_yticks(range(len(bills)), list(bills))

@@ -1,4 +1,4 @@
-"""Explorer of lesson 10: latency and bandwidth of an all-reduce beside measured points."""
+"""Explorers of collectives: a curve through measured points; machine types side by side (lessons 10, 14)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from dtlab.cost.collective_fit import fit_link
 from dtlab.cost.collective_time import Link
 from dtlab.figures.collectives import collective_time_figure
+from dtlab.figures.machine_collectives import machine_collectives_figure
 from dtlab.widgets.explorer import explorer
 
 if TYPE_CHECKING:
@@ -35,4 +36,18 @@ def collective_explorer(
         curve,
         latency_us=(0.0, most, most / 200),
         gb_per_second=(speed / 10, 4 * speed, speed / 50),
+    )
+
+
+def machine_collectives_explorer() -> None:
+    """Move the number of machines and the size; see what a collective takes on each type.
+
+    >>> machine_collectives_explorer()  # doctest: +ELLIPSIS
+    [figure] All-reduce of 64 MiB on 2 machines: ...
+    """
+    explorer(
+        machine_collectives_figure,
+        machines=(1, 16),
+        size_mib=[1, 4, 16, 64, 256, 1024],
+        collective=["all_reduce", "all_gather", "reduce_scatter"],
     )

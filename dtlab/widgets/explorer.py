@@ -46,6 +46,18 @@ def explorer(figure_function: Callable[..., Figure], **controls: Control) -> Non
     draw()
 
 
+_UNITS = {"gb": "GB", "gib": "GiB", "mib": "MiB", "us": "(us)", "gpus": "GPUs", "ddp": "DDP", "usd": "USD"}
+
+
+def label_of(name: str) -> str:
+    """A keyword as a reader writes it, with its unit.
+
+    >>> label_of("write_gb_per_second"), label_of("max_gpus"), label_of("latency_us")
+    ('write GB per second', 'max GPUs', 'latency (us)')
+    """
+    return " ".join(_UNITS.get(word, word) for word in name.split("_"))
+
+
 def starting_values(figure_function: Callable[..., Figure], controls: dict[str, Control]) -> dict[str, Any]:
     """The values that the static figure is drawn with: defaults of the function, else first values."""
     parameters = inspect.signature(figure_function).parameters
@@ -84,7 +96,7 @@ def _values(name: str, control: Control) -> list[Any]:
 def _widget(name: str, control: Control, start: Any) -> Any:
     import ipywidgets
 
-    label = {"description": name.replace("_", " "), "style": {"description_width": "initial"}}
+    label = {"description": label_of(name), "style": {"description_width": "initial"}}
     if isinstance(control, bool):
         return ipywidgets.Checkbox(value=start, **label)
     if isinstance(control, tuple):
