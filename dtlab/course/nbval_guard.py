@@ -15,6 +15,10 @@ from typing import Any
 
 import pytest
 
+from dtlab.course.notebook_format import import_nbformat
+
+import_nbformat()  # pytest loads this plugin before nbval, which imports it too
+
 _records: dict[str, dict[str, Any]] = {}
 QUIET_TAGS = {"varies", "lab-failure"}
 

@@ -97,6 +97,9 @@ def built_notebooks(folder: Path) -> list[Path]:
 
 def read_lesson(path: Path) -> Lesson:
     """Read one source. Raises UserError when the file is not named NN_slug.py or is not py:percent."""
+    from dtlab.course.notebook_format import import_nbformat
+
+    import_nbformat()
     import jupytext
 
     if not re.fullmatch(r"\d\d_[a-z0-9_]+", path.stem):

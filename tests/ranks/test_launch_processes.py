@@ -188,7 +188,7 @@ def test_a_forked_copy_that_ends_leaves_the_logs_of_its_parent(tmp_path):
     """
     script = tmp_path / "forks.py"
     script.write_text(textwrap.dedent(code))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert done.stdout == "[0]\n", done.stderr
 
 
