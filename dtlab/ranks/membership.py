@@ -23,6 +23,7 @@ class Membership:
             WORLD_SIZE set by hand or by something else) or ``"none"``.
         master_addr, master_port: where the rendezvous store is, or None.
         agent_store: the launcher already keeps the store there; otherwise rank 0 does.
+        counts_apart: several launchers start the ranks again after a failure, each with a counter of its own.
         job: names this launch and attempt; part of every key in the store.
         interface: network interface to use, when the platform names one.
         origin: the variable that each of ``rank`` and ``size`` was read from.
@@ -39,6 +40,7 @@ class Membership:
     master_addr: str | None = None
     master_port: int | None = None
     agent_store: bool = False
+    counts_apart: bool = False
     job: str = ""
     interface: str | None = None
     origin: Mapping[str, str] = field(default_factory=dict)

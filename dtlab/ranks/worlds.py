@@ -24,7 +24,19 @@ import torch
 import torch.distributed as dist
 
 from dtlab.errors import DtlabWarning, UserError
-from dtlab.ranks import agreement, allocator, joining, late, leaving, logs, meeting, recorder, seeds, stores
+from dtlab.ranks import (
+    agreement,
+    allocator,
+    attempts,
+    joining,
+    late,
+    leaving,
+    logs,
+    meeting,
+    recorder,
+    seeds,
+    stores,
+)
 from dtlab.ranks.devices import choose_backend, choose_device
 from dtlab.ranks.environment import Membership, detect
 
@@ -246,7 +258,7 @@ def _join(
     # Lets the recorder see collectives; where torch reads it at import it was too late, and the stacks must
     # do.
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
-    store = stores.open_store(m, patience)
+    store = attempts.of_this_start(stores.open_store(m, patience), m, patience)
     records, prefix = meeting.meet(store, m, patience)
     m = meeting.fill_from_hosts(m, records)
     chosen = choose_device(device, m, variables)

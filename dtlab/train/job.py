@@ -150,7 +150,7 @@ class Job:
     def _train(self) -> dict[str, Any]:
         info = find_checkpoint(self)
         write_start(self, info)
-        anew = beginning(self.config, self.folder, os.environ) if info is None else None
+        anew = self._beginning() if info is None else None
         if anew is not None:
             self.say(anew)
         self.budget.spent_seconds = self.state["seconds"]
@@ -314,6 +314,12 @@ class Job:
     def _boundary(self) -> None:
         if self.watch.boundary():
             raise _Stopped
+
+    def _beginning(self) -> str | None:
+        """What to say where there was something to go on from; each host counts restarts of its own."""
+        was_restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        was_restarted = any(self.world.gather(was_restarted, dst=None) or [])
+        return beginning(self.config, self.folder, was_restarted=was_restarted)
 
     # -- saving and stopping -------------------------------------------------------------------------------
 

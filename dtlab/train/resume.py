@@ -106,9 +106,8 @@ def run_folder(config: TrainConfig) -> Path | None:
     return folder
 
 
-def beginning(config: TrainConfig, folder: Path | None, environ: Mapping[str, str]) -> str | None:
+def beginning(config: TrainConfig, folder: Path | None, *, was_restarted: bool) -> str | None:
     """What to say where a run that was to go on found nothing to go on from; None for a first start."""
-    was_restarted = environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
     if folder is None or not (config.run.resume or was_restarted):
         return None
     return f"{folder} holds no complete checkpoint: beginning at step 0"

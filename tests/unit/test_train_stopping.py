@@ -248,10 +248,9 @@ def test_a_failure_names_the_last_complete_checkpoint_of_its_own_run(tmp_path):
 def test_only_a_run_that_was_to_go_on_says_that_it_begins_anew(tmp_path):
     first, again = TrainConfig(), TrainConfig(run=RunConfig(resume=True))
     line = f"{tmp_path} holds no complete checkpoint: beginning at step 0"
-    assert beginning(first, tmp_path, {}) is None
-    assert beginning(first, tmp_path, {"TORCHELASTIC_RESTART_COUNT": "0"}) is None
-    assert beginning(first, tmp_path, {"TORCHELASTIC_RESTART_COUNT": "1"}) == line
-    assert beginning(again, tmp_path, {}) == line
+    assert beginning(first, tmp_path, was_restarted=False) is None
+    assert beginning(first, tmp_path, was_restarted=True) == line
+    assert beginning(again, tmp_path, was_restarted=False) == line
 
 
 @pytest.mark.parametrize(
