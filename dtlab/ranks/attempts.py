@@ -86,7 +86,7 @@ def _answered(start: str, rank: int) -> str:
 def _wait(m: Membership, late: list[int], deadline: float) -> None:
     if time.monotonic() > deadline:
         raise UserError(
-            f"missing rank {', '.join(map(str, late[:10]))} of {m.size}: it did not join in time. Fix: look at "
-            "the output of its host; for slow ranks: join_timeout=SECONDS"
+            f"missing rank {', '.join(map(str, late[:10]))} of {m.size}: it did not join in time. Fix: look "
+            "at the output of its host; for slow ranks: join_timeout=SECONDS"
         )
     time.sleep(_PAUSE)
