@@ -69,6 +69,8 @@ def sagemaker_cluster(environ: Mapping[str, str]) -> Cluster | None:
             value = json.loads(environ["SM_HOSTS"])
         if isinstance(value, list) and value and all(isinstance(host, str) for host in value):
             hosts = tuple(sorted(value))
+            if len(set(hosts)) < len(hosts):
+                problems.append(f"SM_HOSTS={','.join(hosts)} names a host twice")
         else:
             problems.append(f"SM_HOSTS={environ['SM_HOSTS']!r} is not a JSON list of host names")
     current = environ.get("SM_CURRENT_HOST", "")
@@ -81,6 +83,8 @@ def sagemaker_cluster(environ: Mapping[str, str]) -> Cluster | None:
                 numbers[name] = int(environ[name])
             except ValueError:
                 problems.append(f"{name}={environ[name]!r} is not a whole number")
+    if numbers["SM_NUM_GPUS"] < 0:
+        problems.append(f"SM_NUM_GPUS={numbers['SM_NUM_GPUS']} is below 0")
     if not 0 < numbers["SM_MASTER_PORT"] < 65536:
         problems.append(f"SM_MASTER_PORT={numbers['SM_MASTER_PORT']} is not a port (1 to 65535)")
     node_rank = hosts.index(current) if current in hosts else 0

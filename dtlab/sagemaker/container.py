@@ -36,8 +36,13 @@ def variables(base: Path, environ: Mapping[str, str], cards: int) -> dict[str, s
         UserError: a file is missing or not JSON, or SM_NUM_GPUS is more than there are.
     """
     resources, parameters, channels = (_read(base / "input" / "config" / name) for name in CONFIG)
-    hosts = sorted(resources.get("hosts", []))
-    current = resources.get("current_host", "")
+    hosts, current = resources.get("hosts", []), resources.get("current_host", "")
+    if not isinstance(hosts, list) or not all(isinstance(name, str) for name in [*hosts, current]):
+        raise UserError(
+            f"{base / 'input' / 'config' / CONFIG[0]}: hosts is a list of names and current_host one of "
+            f"them, not {hosts!r} and {current!r}"
+        )
+    hosts = sorted(hosts)
     data = base / "input" / "data"
     found = {
         "SM_HOSTS": json.dumps(hosts),
@@ -63,7 +68,7 @@ def variables(base: Path, environ: Mapping[str, str], cards: int) -> dict[str, s
     found |= {f"SM_HP_{name.upper().replace('-', '_')}": str(text) for name, text in parameters.items()}
     found |= {name: environ[name] for name in found if environ.get(name)}
     asked = found["SM_NUM_GPUS"]
-    if cards and asked.isdigit() and int(asked) > cards:
+    if cards and asked.isdecimal() and int(asked) > cards:
         raise UserError(
             f"SM_NUM_GPUS={asked}: this host has {cards} cards; give at most that, or leave it out"
         )
@@ -86,7 +91,7 @@ def cluster_of(environ: Mapping[str, str]) -> Cluster:
     asked = environ.get("DTLAB_RANKS_PER_HOST", "")
     if not asked:
         return cluster
-    if not asked.isdigit() or int(asked) < 1:
+    if not asked.isdecimal() or int(asked) < 1:
         raise UserError(f"DTLAB_RANKS_PER_HOST={asked!r}: give a whole number of 1 or more")
     ranks = int(asked)
     if cluster.backend == "nccl" and ranks > cluster.ranks_per_host:

@@ -170,7 +170,7 @@ class TrainingJob:
         if compute.is_local:
             return
         asked = self.environment.get("SM_NUM_GPUS", "")
-        if asked and not (asked.isdigit() and int(asked) <= self.cards):
+        if asked and not (asked.isdecimal() and int(asked) <= self.cards):
             raise UserError(
                 f"environment.SM_NUM_GPUS = {asked!r}: give the cards of a host to use, 0 to {self.cards}"
             )

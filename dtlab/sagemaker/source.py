@@ -51,6 +51,8 @@ def check_source(folder: Path, entry_script: str, field: str = "source") -> Path
         raise UserError(f"{where}: an apostrophe breaks the SDK's start script; rename the script")
     found = folder / path
     if os.path.isfile(found):
+        if path.suffix != ".py":
+            raise UserError(f"{where}: torchrun starts Python scripts; name one that ends in .py")
         return found
     inner = PurePosixPath(*path.parts[1:]) if len(path.parts) > 1 else None
     hint = ""

@@ -70,6 +70,15 @@ def test_missing_file_of_the_platform_is_named(tmp_path):
         variables(tmp_path, {}, cards=0)
 
 
+@pytest.mark.parametrize("hosts", ["algo-1", {"algo-1": 1}, ["algo-1", 2]])
+def test_hosts_that_are_no_list_of_names_are_refused(base, hosts):
+    """A name alone would be read as the list of its letters."""
+    place = base / "input/config/resourceconfig.json"
+    place.write_text(json.dumps({"hosts": hosts, "current_host": "algo-1"}))
+    with pytest.raises(UserError, match="hosts is a list of names"):
+        variables(base, {}, cards=0)
+
+
 def test_network_variables_of_the_job_stay_as_they_are(base):
     cluster = cluster_of(variables(base, {}, cards=4))
     assert network_variables(cluster, {}, has_efa=True) == {

@@ -34,6 +34,7 @@ def test_script_inside_the_folder_passes(folder, entry):
         ("s3://bucket/train.py", "inside source.folder"),
         ("missing.py", "there is no"),
         ("it's.py", "apostrophe"),
+        ("requirements.txt", "ends in .py"),
     ],
 )
 def test_script_elsewhere_is_refused_with_the_full_path(folder, entry, named):

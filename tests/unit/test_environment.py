@@ -148,6 +148,8 @@ def test_sagemaker_contradictions_come_in_one_error():
     assert "SM_CURRENT_HOST=algo-9 is not in SM_HOSTS=algo-1" in message
     assert "SM_NUM_GPUS='many'" in message
     assert "SM_HOSTS" in complaint({"SM_HOSTS": "algo-1", "SM_CURRENT_HOST": "algo-1"})
+    assert "names a host twice" in complaint({**SAGEMAKER, "SM_HOSTS": '["algo-2", "algo-2"]'})
+    assert "SM_NUM_GPUS=-1 is below 0" in complaint({**SAGEMAKER, "SM_NUM_GPUS": "-1"})
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "70000"])
