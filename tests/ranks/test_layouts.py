@@ -35,24 +35,26 @@ LAYOUTS = {
 }
 
 
-def run_all(names: list[str], task: Task) -> dict[str, Any]:
+def run_all(names: list[str]) -> list[dict[str, Any]]:
     with dtlab.world():
-        return {name: train_in_layout(LAYOUTS[name], task) for name in names}
+        return [{name: train_in_layout(LAYOUTS[name], task) for name in names} for task in (TASK, SINGLE)]
 
 
-def run_on_ranks(task: Task) -> dict[str, list[Any]]:
-    """Name of a layout -> what each rank has after training; one launch for each world size."""
-    found: dict[str, list[Any]] = {}
+@pytest.fixture(scope="module")
+def both() -> list[dict[str, list[Any]]]:
+    """For each task: name of a layout -> what each rank has after training; a launch for each world size."""
+    found: list[dict[str, list[Any]]] = [{}, {}]
     for size in (2, 4):
         names = [name for name, layout in LAYOUTS.items() if layout.dims.size == size]
-        results = dtlab.launch(run_all, size, names, task, timeout=300, echo=False)
-        found |= {name: [result[name] for result in results] for name in names}
+        results = dtlab.launch(run_all, size, names, timeout=600, echo=False)
+        for number, of_task in enumerate(found):
+            of_task |= {name: [result[number][name] for result in results] for name in names}
     return found
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, list[Any]]:
-    return run_on_ranks(TASK)
+def runs(both: list[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    return both[0]
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +70,9 @@ def test_a_layout_trains_as_one_process_with_the_same_gradient_norm(name: str, r
     assert norms <= 1e-6
 
 
-def test_every_layout_trains_as_one_process_in_single_precision_too() -> None:
+def test_every_layout_trains_as_one_process_in_single_precision_too(both: Any) -> None:
     alone = train_alone(SINGLE)
-    for name, ranks in run_on_ranks(SINGLE).items():
+    for name, ranks in both[1].items():
         losses, parameters, norms = compare_layout(ranks, alone)
         assert (name, losses <= 1e-5, parameters <= 1e-5, norms <= 1e-6) == (name, True, True, True)
 
