@@ -46,14 +46,14 @@ def single_column_auc(train: pa.Table, other: pa.Table, name: str) -> float:
         best = max(ordered, 1 - ordered)
     if not pa.types.is_floating(kind):
         late = columns.labels(train, flights.LABEL)
+        mean = late.mean()
         codes, values = columns.encode(train, name)
         counts = np.bincount(codes + 1, minlength=len(values) + 1)
         sums = np.bincount(codes + 1, weights=late, minlength=len(values) + 1)
-        rate = dict(zip([None, *values], (sums + 5 * late.mean()) / (counts + 5), strict=True))
+        rate = dict(zip([None, *values], (sums + 5 * mean) / (counts + 5), strict=True))
         codes, values = columns.encode(other, name)
-        best = max(
-            best, auc(np.array([rate.get(value, late.mean()) for value in [*values, None]])[codes], labels)
-        )
+        scores = np.array([rate.get(value, mean) for value in [*values, None]])[codes]
+        best = max(best, auc(scores, labels))
     return best
 
 
