@@ -39,11 +39,7 @@ class VocabularyEmbedding(nn.Module):
         _mark_rows(self.weight, whole.num_embeddings)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        if tokens.device.type == "cpu" and tokens.numel():
-            low, high = (int(bound) for bound in tokens.aminmax())
-            if low < 0 or high >= self.num_embeddings:
-                wrong = low if low < 0 else high
-                raise UserError(f"tokens: {wrong} is outside 0..{self.num_embeddings - 1}")
+        _check("tokens", tokens, self.num_embeddings)
         local, here = _local(tokens, len(self.weight), self.group)
         rows = F.embedding(local, self.weight) * here.unsqueeze(-1)
         return sum_over_ranks(rows, self.group)
@@ -78,10 +74,17 @@ def vocabulary_parallel_loss(
         targets: [B, S] int64, the same on all ranks; -100 does not count.
         vocab_size: V, without padding.
 
+    Raises:
+        UserError: on a CPU, a target outside the vocabulary; a card does not wait for the check, and the
+            loss is nan there.
+
     >>> loss = vocabulary_parallel_loss(torch.zeros(1, 2, 4), torch.tensor([[3, -100]]), 4)
     >>> round(float(loss.total), 4), int(loss.tokens)  # log(4), one token
     (1.3863, 1)
     """
+    counted = targets != IGNORED
+    wanted = targets.masked_fill(~counted, 0)
+    _check("targets", wanted, vocab_size)
     size = logits.shape[-1]
     columns = torch.arange(size, device=logits.device) + groups.rank(group) * size
     logits = logits.masked_fill(columns >= vocab_size, float("-inf"))
@@ -89,12 +92,20 @@ def vocabulary_parallel_loss(
     if groups.world_size(group) > 1:
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
     sums = sum_over_ranks((logits - highest.unsqueeze(-1)).exp().sum(-1), group)
-    counted = targets != IGNORED
-    local, here = _local(targets.masked_fill(~counted, 0), size, group)
+    local, here = _local(wanted, size, group)
     picked = logits.gather(-1, local.unsqueeze(-1)).squeeze(-1)
     target_logits = sum_over_ranks(torch.where(here, picked, 0.0), group)
     losses = sums.log() + highest - target_logits
+    losses = losses.masked_fill((wanted < 0) | (wanted >= vocab_size), float("nan"))  # no rank has its logit
     return TokenLoss(torch.where(counted, losses, 0.0).sum(), counted.sum())
+
+
+def _check(name: str, tokens: Tensor, vocab_size: int) -> None:
+    """Refuse a token outside the vocabulary, which no rank would find; on a card the check would wait."""
+    if tokens.device.type == "cpu" and tokens.numel():
+        low, high = (int(bound) for bound in tokens.aminmax())
+        if low < 0 or high >= vocab_size:
+            raise UserError(f"{name}: {low if low < 0 else high} is outside 0..{vocab_size - 1}")
 
 
 def _local(tokens: Tensor, size: int, group: Group) -> tuple[Tensor, Tensor]:

@@ -88,11 +88,15 @@ def vocabulary_on_ranks() -> dict[str, Any]:
     with dtlab.world():
         table, head, hidden, targets = vocabulary()
         embedding = VocabularyEmbedding(table)
-        try:
-            embedding(torch.tensor([11]))
-            refused = ""
-        except UserError as error:
-            refused = str(error)
+        refused = []
+        for outside in (11, -1):  # a padded row, and one that no rank has
+            for call in (
+                lambda one: embedding(one),
+                lambda one: vocabulary_parallel_loss(torch.zeros(1, 6), one, 11),
+            ):
+                with pytest.raises(UserError) as caught:
+                    call(torch.tensor([outside]))
+                refused.append(str(caught.value))
         whole, part = VocabularyHead(head), VocabularyHead(head, gather=False)
         logits = whole(hidden)
         token_loss(logits, targets).total.backward()
@@ -124,7 +128,9 @@ def test_a_vocabulary_that_two_ranks_do_not_divide_loses_no_token(ranks: Any) ->
     for result in ranks[2]["vocabulary_on_ranks"]:
         assert torch.equal(result["rows"], table.weight[[10, 0, 5, 6]].detach())
         assert result["held"] == (6, 4)
-        assert result["refused"] == "tokens: 11 is outside 0..10"
+        assert result["refused"] == [
+            f"{name}: {outside} is outside 0..10" for outside in (11, -1) for name in ("tokens", "targets")
+        ]
         torch.testing.assert_close(result["logits"], logits.detach(), rtol=0, atol=1e-12)
         assert result["loss"] == (pytest.approx(float(loss.total.detach()), abs=1e-12), 5)
         for gradient in result["gradients"]:
