@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from html import escape
 from typing import Any
 
 from dtlab.course.checks import exercises_of, solved
 from dtlab.course.curriculum import LESSONS
-from dtlab.course.display import show_html
+from dtlab.course.display import in_notebook, show_html
 from dtlab.course.paths import lesson_link
 from dtlab.course.progress import read_progress, record
 from dtlab.errors import UserError
@@ -38,11 +39,18 @@ def _card(
 def goal(can: Sequence[str], *, minutes: int, needs: Sequence[str] = (), costs: str = "$0") -> None:
     """The goal card: what you will be able to do, minutes, prerequisites ("01"), cost.
 
+    In a notebook it also starts the process that starts the ranks: that one imports torch while the reader reads
+    and the next cell imports its own. So a lesson calls `goal` before it imports torch.
     Example: `goal(["start two ranks from a cell"], minutes=45, needs=["01"])`.
     """
     before = (
         "Lessons before this one: " + ", ".join(needs) if needs else "No lesson before this one is needed"
     )
+    if in_notebook():
+        from dtlab.ranks.ahead import start_server
+
+        with suppress(UserError, OSError):  # the first launch will say what is wrong
+            start_server()
     _card("After this lesson you can", [f"{minutes} minutes. {before}. This costs {costs} here."], _BLUE, can)
 
 

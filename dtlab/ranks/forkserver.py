@@ -31,8 +31,9 @@ STATUS = struct.Struct("!q")
 # What ranks nearly always import.
 _AT_START = ("torch", "torch.distributed", "torch.multiprocessing", "dtlab.ranks.worker",
              "dtlab.ranks.recorder", "dtlab.ranks.seeds", "dtlab.ranks.worlds")  # fmt: skip
-# Torch imports _dynamo in the first optimizer step, which takes a second; torchmetrics takes another. They
-# are loaded one at a time: at once when a rank had to import them itself, else while nobody waits.
+# Torch imports _dynamo in the first optimizer step, which takes a second; torchmetrics takes half of one. They
+# are loaded one at a time: at once when a rank had to import them itself, else while nobody waits, which may be
+# before the first request (``ahead.py``).
 _WHEN_IDLE = ("torch._dynamo", "torch.nn.parallel", "torch.utils.data", "torchmetrics")
 # Fewer programs need these: loaded only when a rank had to import them itself. Without them each rank that
 # trains imports for 0.4 s, and each of a lesson's check for 0.07 s, in every launch anew.
@@ -69,7 +70,6 @@ class _Server:
         self.status_of: dict[int, int] = {}  # process id -> pipe for its exit status
         self.later = list(_LATER)
         self.wanted: set[str] = set()
-        self.served = False
         self.wake_read, self.wake_write = os.pipe()
         self.wish_read, self.wish_write = os.pipe()  # one byte: the place in _LATER of what a rank imported
         for end in (self.wake_read, self.wake_write, self.wish_read, self.wish_write):
@@ -84,7 +84,7 @@ class _Server:
         try:
             while os.getppid() == self.launcher:
                 at_leisure = [name for name in self.later if name in _WHEN_IDLE]
-                idle = self.served and not self.status_of and bool(at_leisure)
+                idle = not self.status_of and bool(at_leisure)
                 ready = select.select(waiting_for, [], [], _IDLE_SECONDS if idle else _TICK_SECONDS)[0]
                 if self.wake_read in ready:
                     with contextlib.suppress(BlockingIOError):
@@ -147,7 +147,6 @@ class _Server:
         for fd in inherited:
             os.close(fd)
         self.status_of[pid] = status
-        self.served = True
         with contextlib.suppress(BrokenPipeError):
             os.write(status, STATUS.pack(pid))
         return True

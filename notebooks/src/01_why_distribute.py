@@ -14,6 +14,18 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, goal, hint, predict, recap, running, solved, time_budget
+
+goal(
+    [
+        "say in bytes what a training holds on one card, and which remedy its largest item asks for",
+        "split a step into data, compute and sync, and say what it is bound by",
+        "predict the speed-up on 2, 4 and 8 ranks before you pay for them",
+    ],
+    minutes=40,
+)
+
+# %% tags=["hide-input"]
 import statistics
 import time
 
@@ -26,22 +38,11 @@ from dtlab import launch, world
 from dtlab.cost import catalogue, memory, scaling
 from dtlab.cost.cards import cards, smallest_card
 from dtlab.cost.presets import PRESETS
-from dtlab.course import bill, check, goal, hint, predict, recap, running, solved, time_budget
 from dtlab.course.lessons.l01_traces import recorded_traces
 from dtlab.data.throttle import SharedDisk
 from dtlab.figures.scaling import step_figure, throughput_figure
 from dtlab.figures.style import show
 from dtlab.widgets.scaling import amdahl_explorer, memory_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "say in bytes what a training holds on one card, and which remedy its largest item asks for",
-        "split a step into data, compute and sync, and say what it is bound by",
-        "predict the speed-up on 2, 4 and 8 ranks before you pay for them",
-    ],
-    minutes=40,
-)
 
 # %% [markdown]
 # ## Predict

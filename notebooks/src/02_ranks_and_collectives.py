@@ -14,6 +14,21 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
+from dtlab.course import time_budget
+
+goal(
+    [
+        "start real ranks from a cell, and say which rank, host and card each process is",
+        "read the message of a group that hangs",
+        "build a ring all-reduce",
+        "say what bytes and seconds it takes, beside a tree and a parameter server",
+    ],
+    minutes=50,
+    needs=["01"],
+)
+
+# %% tags=["hide-input"]
 import math
 import os
 import time
@@ -25,24 +40,10 @@ import torch.multiprocessing as mp
 from dtlab import RankError, launch, traffic, world
 from dtlab.collectives import chunk_bounds, in_steps, parameter_server_all_reduce
 from dtlab.collectives import ring_all_reduce, tree_all_reduce
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
-from dtlab.course import time_budget
 from dtlab.course.terminal import terminal_output
 from dtlab.figures.all_reduce import bytes_figure, chunk_figure
 from dtlab.figures.style import show
 from dtlab.widgets.all_reduce import all_reduce_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "start real ranks from a cell, and say which rank, host and card each process is",
-        "read the message of a group that hangs",
-        "build a ring all-reduce",
-        "say what bytes and seconds it takes, beside a tree and a parameter server",
-    ],
-    minutes=50,
-    needs=["01"],
-)
 
 # %% [markdown]
 # ## Predict

@@ -13,6 +13,19 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, goal, hint, predict, recap, running, solved
+
+goal(
+    [
+        "tell from one step whether N processes train one model or N",
+        "build data parallelism: broadcast, mean of the gradients, buckets, and when to synchronise",
+        "say what changes between DDP's wrapper, Horovod's wrapper and asynchronous SGD",
+    ],
+    minutes=55,
+    needs=["01", "02"],
+)
+
+# %% tags=["hide-input"]
 import math
 import os
 from contextlib import nullcontext
@@ -24,20 +37,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from dtlab import launch, traffic, world
-from dtlab.course import bill, check, goal, hint, predict, recap, running, solved
 from dtlab.figures.data_parallel import backward_figure, hash_figure, models_per_step
 from dtlab.figures.style import show
 from dtlab.parallel import HandDDP, data_parallel, parameter_hash, record_backward, unwrap
-
-goal(
-    [
-        "tell from one step whether N processes train one model or N",
-        "build data parallelism: broadcast, mean of the gradients, buckets, and when to synchronise",
-        "say what changes between DDP's wrapper, Horovod's wrapper and asynchronous SGD",
-    ],
-    minutes=55,
-    needs=["01", "02"],
-)
 
 # %% [markdown]
 # ## Predict

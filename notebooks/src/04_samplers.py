@@ -12,6 +12,21 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running
+from dtlab.course import solved
+
+goal(
+    [
+        "count which rank saw which sample: once, twice, never",
+        "build a sampler whose order is the same on any number of ranks",
+        "get the metric and the gradient of one process when the ranks hold uneven parts",
+        "resume in mid-epoch, also on another number of ranks",
+    ],
+    minutes=45,
+    needs=["02", "03"],
+)
+
+# %% tags=["hide-input"]
 import subprocess
 import sys
 import warnings
@@ -26,8 +41,6 @@ import dtlab
 from dtlab import DtlabWarning, GlobalBatchSampler, Loader, RankError, UserError
 from dtlab import data_parallel, launch, world
 from dtlab.cost import billing
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running
-from dtlab.course import solved
 from dtlab.data.batch import Batch
 from dtlab.data.coverage import seen
 from dtlab.data.evaluate import gather_by_id
@@ -36,18 +49,6 @@ from dtlab.figures.samplers import coverage_figure, order_figure
 from dtlab.figures.style import show
 from dtlab.models.deepfm import DeepFM
 from dtlab.widgets.samplers import coverage_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "count which rank saw which sample: once, twice, never",
-        "build a sampler whose order is the same on any number of ranks",
-        "get the metric and the gradient of one process when the ranks hold uneven parts",
-        "resume in mid-epoch, also on another number of ranks",
-    ],
-    minutes=45,
-    needs=["02", "03"],
-)
 
 # %% [markdown]
 # ## Predict

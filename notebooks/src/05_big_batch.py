@@ -11,6 +11,20 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
+
+goal(
+    [
+        "say which batch an optimizer step really had, and scale the rate by it",
+        "write one schedule in optimizer steps that is the same on any number of ranks",
+        "tell a run that is unstable from a log that shows one rank's own loss",
+        "name the step at which two mechanisms fight over the rate",
+    ],
+    minutes=50,
+    needs=["03", "04"],
+)
+
+# %% tags=["hide-input"]
 import math
 import warnings
 from functools import partial
@@ -23,7 +37,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 from dtlab import DtlabWarning, GlobalBatchSampler, Loader, UserError
 from dtlab import data_parallel, launch, load_dataset, world
 from dtlab.cost import billing
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
 from dtlab.data.config import DataConfig
 from dtlab.figures.schedules import jumps, losses_figure, raw_loss_figure
 from dtlab.figures.style import show
@@ -32,18 +45,6 @@ from dtlab.train.config_schedule import ScheduleConfig
 from dtlab.train.scaling import effective_batch, scaled_lr
 from dtlab.train.schedule import Schedule
 from dtlab.widgets.schedules import rates_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "say which batch an optimizer step really had, and scale the rate by it",
-        "write one schedule in optimizer steps that is the same on any number of ranks",
-        "tell a run that is unstable from a log that shows one rank's own loss",
-        "name the step at which two mechanisms fight over the rate",
-    ],
-    minutes=50,
-    needs=["03", "04"],
-)
 
 # %% [markdown]
 # ## Predict

@@ -12,27 +12,8 @@
 # ## Goal
 
 # %% tags=["hide-input"]
-from contextlib import nullcontext
-from typing import NamedTuple
-
-import numpy as np
-import torch
-from torch.nn.parallel import DistributedDataParallel
-
-from dtlab import RankError, Trainer, launch, traffic, world
-from dtlab.cost import billing, catalogue
-from dtlab.cost.cards import cards
 from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
-from dtlab.data.text import load_text
-from dtlab.diagnose.memory_trace import OverBudget, trace_memory
-from dtlab.figures.gradients import gradient_sizes_figure
-from dtlab.figures.step_memory import step_memory_figure
-from dtlab.figures.style import show
-from dtlab.models.gpt import GPT, token_loss
-from dtlab.train.precision import Precision, pick_precision
-from dtlab.train.recompute import recompute_blocks
 
-# %% tags=["hide-input"]
 goal(
     [
         "say which item of the bill fills a card, and which diet shrinks that item",
@@ -43,6 +24,26 @@ goal(
     minutes=55,
     needs=["01", "03"],
 )
+
+# %% tags=["hide-input"]
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from dtlab import RankError, Trainer, launch, traffic, world
+from dtlab.cost import billing, catalogue
+from dtlab.cost.cards import cards
+from dtlab.data.text import load_text
+from dtlab.diagnose.memory_trace import OverBudget, trace_memory
+from dtlab.figures.gradients import gradient_sizes_figure
+from dtlab.figures.step_memory import step_memory_figure
+from dtlab.figures.style import show
+from dtlab.models.gpt import GPT, token_loss
+from dtlab.train.precision import Precision, pick_precision
+from dtlab.train.recompute import recompute_blocks
 
 # %% [markdown]
 # ## Predict

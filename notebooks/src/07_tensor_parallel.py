@@ -12,6 +12,21 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
+
+goal(
+    [
+        "cut a pair of matrices so that one message forward and one backward are enough",
+        "find a missing backward all-reduce, which no output and no loss shows",
+        "say what a table sends in a step, for each way to hold it, before you run it",
+        "look up rows that other ranks hold, each once, with the load spread",
+        "pick the remedy by the largest item of the bill",
+    ],
+    minutes=55,
+    needs=["03", "06"],
+)
+
+# %% tags=["hide-input"]
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -22,7 +37,6 @@ from dtlab import UserError, data_parallel, launch, traffic, world
 from dtlab.cost.cards import cards
 from dtlab.cost.embedding import dense_bytes, row_wise_bytes, sparse_bytes
 from dtlab.cost.embedding_plan import plan_table
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, solved
 from dtlab.diagnose.memory_trace import trace_memory
 from dtlab.figures.sharding import cut_figure, shard_load_figure, table_bytes_figure
 from dtlab.figures.style import show
@@ -36,19 +50,6 @@ from dtlab.parallel.tensor_gpt import full_parameters, tensor_parallel
 from dtlab.parallel.vocabulary_parallel import VocabularyEmbedding
 from dtlab.train.recompute import recompute_blocks
 from dtlab.widgets.explorer import explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "cut a pair of matrices so that one message forward and one backward are enough",
-        "find a missing backward all-reduce, which no output and no loss shows",
-        "say what a table sends in a step, for each way to hold it, before you run it",
-        "look up rows that other ranks hold, each once, with the load spread",
-        "pick the remedy by the largest item of the bill",
-    ],
-    minutes=55,
-    needs=["03", "06"],
-)
 
 # %% [markdown]
 # ## Predict

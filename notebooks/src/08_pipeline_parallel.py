@@ -12,6 +12,20 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
+
+goal(
+    [
+        "draw who computes when, and say how much of the time a pipeline idles",
+        "write the orders GPipe, 1F1B and interleaved, and say what each keeps in memory",
+        "run an order on real ranks: no hang, and the gradients of one process",
+        "say when a model has to be cut, and when a smaller micro-batch would have done",
+    ],
+    minutes=55,
+    needs=["02"],
+)
+
+# %% tags=["hide-input"]
 from typing import NamedTuple
 
 import torch
@@ -19,7 +33,6 @@ import torch.distributed as dist
 from torch import nn
 
 from dtlab import RankError, UserError, launch, traffic, world
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
 from dtlab.cost.cards import cards
 from dtlab.cost.pipeline import bubble_share, live_activations
 from dtlab.cost.pipeline_memory import pipeline_bytes
@@ -37,18 +50,6 @@ from dtlab.parallel.simulate import mean_durations, simulate
 from dtlab.parallel.split import split
 from dtlab.parallel.stage_messages import StageMessages
 from dtlab.widgets.pipeline import schedule_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "draw who computes when, and say how much of the time a pipeline idles",
-        "write the orders GPipe, 1F1B and interleaved, and say what each keeps in memory",
-        "run an order on real ranks: no hang, and the gradients of one process",
-        "say when a model has to be cut, and when a smaller micro-batch would have done",
-    ],
-    minutes=55,
-    needs=["02"],
-)
 
 # %% [markdown]
 # ## Predict

@@ -12,6 +12,21 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
+
+goal(
+    [
+        "say to the byte what a rank holds under DDP, ZeRO-1, ZeRO-2 and FSDP",
+        "shard a block by hand: gather before use, reduce-scatter the gradient",
+        "see from two integers whether a model is wrapped block by block",
+        "lay ranks out as a mesh, and say what crosses between hosts",
+        "save a sharded model on four ranks and go on with it on another number",
+    ],
+    minutes=60,
+    needs=["03", "06"],
+)
+
+# %% tags=["hide-input"]
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +46,6 @@ from dtlab.cost.presets import Preset
 from dtlab.cost.rank_memory import rank_memory
 from dtlab.cost.strategy import Strategy
 from dtlab.cost.zero import zero_bytes
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
 from dtlab.diagnose.layouts import Layout, LayoutTrainer, Task, compare_layout, train_alone, train_in_layout
 from dtlab.diagnose.memory_trace import trace_memory
 from dtlab.figures.rank_grid import mesh_figure
@@ -46,19 +60,6 @@ from dtlab.parallel.zero import ShardedOptimizer
 from dtlab.train.checkpoint import Checkpointer
 from dtlab.train.full_state import gather_state
 from dtlab.widgets.explorer import explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "say to the byte what a rank holds under DDP, ZeRO-1, ZeRO-2 and FSDP",
-        "shard a block by hand: gather before use, reduce-scatter the gradient",
-        "see from two integers whether a model is wrapped block by block",
-        "lay ranks out as a mesh, and say what crosses between hosts",
-        "save a sharded model on four ranks and go on with it on another number",
-    ],
-    minutes=60,
-    needs=["03", "06"],
-)
 
 # %% [markdown]
 # ## Predict

@@ -12,6 +12,20 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, goal, hint, predict, recap, running, solved
+
+goal(
+    [
+        "read from a trace how much communication nothing hides",
+        "let buckets travel while backward computes",
+        "fit latency and bandwidth of a network, and choose the bucket size from them",
+        "keep most of the bytes inside a host",
+    ],
+    minutes=55,
+    needs=["03"],
+)
+
+# %% tags=["hide-input"]
 import statistics
 import time
 
@@ -23,7 +37,6 @@ from torch import nn
 from dtlab import data_parallel, launch, traffic, world
 from dtlab.cost import billing
 from dtlab.cost.networks import network
-from dtlab.course import bill, check, goal, hint, predict, recap, running, solved
 from dtlab.course.lessons.l10_fit import published
 from dtlab.course.lessons.l10_traces import recorded_traces
 from dtlab.diagnose.bound import bound_verdict
@@ -34,18 +47,6 @@ from dtlab.diagnose.utilisation import nvml_percent, utilisation_lines
 from dtlab.figures.step_trace import bucket_figure, trace_figure
 from dtlab.figures.style import show
 from dtlab.widgets.collective_time import collective_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "read from a trace how much communication nothing hides",
-        "let buckets travel while backward computes",
-        "fit latency and bandwidth of a network, and choose the bucket size from them",
-        "keep most of the bytes inside a host",
-    ],
-    minutes=55,
-    needs=["03"],
-)
 
 # %% [markdown]
 # ## Predict

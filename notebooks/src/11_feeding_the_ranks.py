@@ -11,6 +11,21 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint
+from dtlab.course import predict, recap, running, solved
+
+goal(
+    [
+        "give every row group of a Parquet log one reader: a rank and a worker",
+        "let one process prepare the data, and show the others a whole folder or none",
+        "name a cache entry by what decides its content, and bound its age",
+        "say from three times whether loader workers pay, and when they hang",
+    ],
+    minutes=50,
+    needs=["02", "04"],
+)
+
+# %% tags=["hide-input"]
 import hashlib
 import json
 import multiprocessing
@@ -35,8 +50,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 # %% tags=["hide-input"]
 from dtlab import RankError, launch, world
 from dtlab.cost import billing, catalogue
-from dtlab.course import bill, check, expect_failure, goal, hint
-from dtlab.course import predict, recap, running, solved
 from dtlab.data import clicks
 from dtlab.data.cache import Cache
 from dtlab.data.coverage import seen
@@ -50,18 +63,6 @@ from dtlab.data.workers import expected_step_seconds, recommend_workers
 from dtlab.data.workers import usable_cores, why_not_fork
 from dtlab.figures.feeding import rates_figure, readers_figure, rows_by_rank
 from dtlab.figures.style import show
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "give every row group of a Parquet log one reader: a rank and a worker",
-        "let one process prepare the data, and show the others a whole folder or none",
-        "name a cache entry by what decides its content, and bound its age",
-        "say from three times whether loader workers pay, and when they hang",
-    ],
-    minutes=50,
-    needs=["02", "04"],
-)
 
 # %% [markdown]
 # ## Predict

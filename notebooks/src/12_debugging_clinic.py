@@ -12,6 +12,20 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, clinic, expect_failure, goal, hint, predict, recap, solved
+
+goal(
+    [
+        "read the message of a hang, and name the late rank and its operation",
+        "tell apart five faults that all look like 'it hangs'",
+        "patch each of them, and prove it on real ranks",
+        "say what a barrier, a timeout and each debugging variable can and cannot show",
+    ],
+    minutes=55,
+    needs=["02", "03"],
+)
+
+# %% tags=["hide-input"]
 import inspect
 import logging
 import math
@@ -25,21 +39,8 @@ import torch.distributed as dist
 
 import dtlab
 from dtlab import RankError, launch, world
-from dtlab.course import bill, check, clinic, expect_failure, goal, hint, predict, recap, solved
 from dtlab.figures.lanes import lanes_figure
 from dtlab.figures.style import show
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "read the message of a hang, and name the late rank and its operation",
-        "tell apart five faults that all look like 'it hangs'",
-        "patch each of them, and prove it on real ranks",
-        "say what a barrier, a timeout and each debugging variable can and cannot show",
-    ],
-    minutes=55,
-    needs=["02", "03"],
-)
 
 # %% [markdown]
 # ## Predict

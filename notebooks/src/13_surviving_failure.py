@@ -12,6 +12,21 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running
+from dtlab.course import solved
+
+goal(
+    [
+        "say what belongs to the state of a run, and prove bit for bit that it is all",
+        "write a checkpoint that is whole or not there",
+        "let all ranks stop at one step when one of them gets a signal",
+        "compute how often to save, and what spot really saves",
+    ],
+    minutes=55,
+    needs=["03", "04", "12"],
+)
+
+# %% tags=["hide-input"]
 import copy
 import inspect
 import io
@@ -29,8 +44,6 @@ import torch
 # %% tags=["hide-input"]
 from dtlab import DtlabWarning, RankError, launch, world
 from dtlab.cost import billing, spot
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running
-from dtlab.course import solved
 from dtlab.course.interrupted import ROWS, TOTAL, WORK, Host, Run, Strike, rows
 from dtlab.course.interrupted import agreed_stop, without_each
 from dtlab.diagnose.work import read_attempts, totals
@@ -40,18 +53,6 @@ from dtlab.train.checkpoint import Checkpointer
 from dtlab.train.notice import SpotNotice
 from dtlab.train.signals import StopSignals
 from dtlab.widgets.interruptions import interval_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "say what belongs to the state of a run, and prove bit for bit that it is all",
-        "write a checkpoint that is whole or not there",
-        "let all ranks stop at one step when one of them gets a signal",
-        "compute how often to save, and what spot really saves",
-    ],
-    minutes=55,
-    needs=["03", "04", "12"],
-)
 
 # %% [markdown]
 # ## Predict

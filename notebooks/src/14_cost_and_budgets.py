@@ -12,6 +12,20 @@
 # ## Goal
 
 # %% tags=["hide-input"]
+from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
+
+goal(
+    [
+        "turn measured speeds and a price list into cents, and choose the cheapest that is in time",
+        "say which of a source's dollars can be true and which cannot",
+        "count what a bill leaves out: idle hosts, storage, interruptions",
+        "stop a run at a budget: all ranks at one step, with a checkpoint",
+    ],
+    minutes=50,
+    needs=["01", "13"],
+)
+
+# %% tags=["hide-input"]
 import math
 import statistics
 import tempfile
@@ -26,7 +40,6 @@ from dtlab.cost.source_table import S0_ROWS, s0_table, split
 from dtlab.cost.spot_simulation import simulated_wall_seconds
 
 # %% tags=["hide-input"]
-from dtlab.course import bill, check, expect_failure, goal, hint, predict, recap, running, solved
 from dtlab.course.interrupted import TOTAL, Run, rows
 from dtlab.figures.money import source_table_figure
 from dtlab.figures.style import show
@@ -36,18 +49,6 @@ from dtlab.train.checkpoint_store import newest_complete
 from dtlab.widgets.money import plan_explorer, scaling_explorer, spot_explorer
 from dtlab.widgets.rank_memory import strategy_memory_explorer
 from dtlab.widgets.schedules import batch_explorer
-
-# %% tags=["hide-input"]
-goal(
-    [
-        "turn measured speeds and a price list into cents, and choose the cheapest that is in time",
-        "say which of a source's dollars can be true and which cannot",
-        "count what a bill leaves out: idle hosts, storage, interruptions",
-        "stop a run at a budget: all ranks at one step, with a checkpoint",
-    ],
-    minutes=50,
-    needs=["01", "13"],
-)
 
 # %% [markdown]
 # ## Predict
