@@ -11,9 +11,9 @@ from typing import Any
 
 from dtlab.ranks import crash
 from dtlab.ranks.rank_handle import Rank
-from dtlab.ranks.rank_state import RankState
+from dtlab.ranks.rank_state import RankState, operation_in
 
-__all__ = ["ask", "joining"]
+__all__ = ["ask", "deadlocked", "joining"]
 
 _JOINING = ("init_process_group", "new_group")
 
@@ -55,3 +55,11 @@ def joining(ranks: Sequence[Rank]) -> set[int]:
         for rank in ranks
         if rank.returned_at is None and rank.state is not None and rank.state.operation in _JOINING
     }
+
+
+def deadlocked(ranks: Sequence[Rank]) -> bool:
+    """Whether every rank that still runs stood inside torch's call of a collective when it was asked."""
+    states = [rank.state for rank in ranks if not rank.gone and rank.returned_at is None]
+    return all(
+        state is not None and state.waits and operation_in(state.stack) is not None for state in states
+    )

@@ -18,8 +18,9 @@ from dtlab.ranks.late import LateRankError
 from dtlab.ranks.rank_state import RankState
 
 _LEFT, _FAILED = b"left", b"failed"
-# Seconds. Ranks usually leave within milliseconds of each other; asking costs each rank a moment.
-_FIRST_QUESTION, _NEXT_QUESTION = 1.0, 2.0
+# Seconds until the first question, from there to the second, and between later ones. Ranks usually leave within
+# milliseconds of each other; asking costs each rank a moment.
+_QUESTIONS = (0.3, 0.7, 2.0)
 
 
 def say_failed(store: Any, prefix: str, rank: int) -> None:
@@ -41,7 +42,8 @@ def wait_for_all(store: Any, prefix: str, rank: int, size: int, timeout: float) 
     keys = [f"{prefix}/left/{other}" for other in range(size)]
     store.set(keys[rank], _LEFT)
     begin = time.monotonic()
-    question, pause = begin + _FIRST_QUESTION, 0.0005
+    first, second, later = _QUESTIONS
+    question, until_next, pause = begin + first, second, 0.0005
     while not store.check(keys):
         now = time.monotonic()
         asking = recorder.current()
@@ -49,7 +51,7 @@ def wait_for_all(store: Any, prefix: str, rank: int, size: int, timeout: float) 
             states = asking.ask()
             here = [state for state in states if state is not None and not store.check([keys[state.rank]])]
             _look_for_waiting(states[rank], here, states)
-            question = now + _NEXT_QUESTION
+            question, until_next = now + until_next, later
         if now - begin > timeout:
             absent = [other for other, key in enumerate(keys) if not store.check([key])]
             listed = ", ".join(map(str, absent))

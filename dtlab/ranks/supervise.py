@@ -7,7 +7,8 @@
   in a collective fails at once instead of never; who waits to make a process group with it is looked for.
 - One failed: the others get a moment to report what it did to them, are asked what they are doing, and
   stopped.
-- Timeout or Ctrl-C: asked, then SIGINT, SIGTERM, SIGKILL within seconds.
+- Timeout or Ctrl-C: asked, then SIGINT, SIGTERM, SIGKILL within seconds. Ranks that all wait in a collective
+  cannot hear SIGINT: they do not get the second in which others clean up.
 """
 
 import contextlib
@@ -38,6 +39,7 @@ _POLL_SECONDS = 0.02  # where the system gives no descriptor for a process
 
 ON_FAILURE = ((signal.SIGTERM, 0.5), (signal.SIGKILL, 2.0))
 ON_INTERRUPT = ((signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 2.0))
+ON_DEADLOCK = ((signal.SIGINT, 0.1), *ON_INTERRUPT[1:])
 
 Start = Callable[[int, Descriptors, Sequence[int]], processes.RankProcess]
 
@@ -158,7 +160,7 @@ class Run:
                 if now >= deadline:
                     self.timed_out = True
                     self._ask(_ASK_LATE_SECONDS)
-                    self.stop(ON_INTERRUPT)
+                    self.stop(ON_DEADLOCK if asking.deadlocked(self.ranks) else ON_INTERRUPT)
                     return
 
     def _end_in_grace(self, now: float) -> bool:

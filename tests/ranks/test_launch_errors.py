@@ -320,3 +320,20 @@ def test_failures_leave_the_port_free_and_the_next_launch_works():
     for _ in range(3):
         assert failing(joined_then, 2, 1, raise_value_error, port=port).rank == 1
         assert dtlab.launch(os.getpid, 2, port=port, echo=False)
+
+
+def _at_work_when_time_is_up(path):
+    dist.init_process_group("gloo")
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1))
+    try:
+        time.sleep(60)
+    finally:
+        time.sleep(0.3)
+        path.write_text("cleaned up")
+
+
+def test_a_rank_at_work_cleans_up_when_time_is_up_though_another_waits_in_a_collective(tmp_path):
+    with pytest.raises(dtlab.RankError, match="timeout after 2 s"):
+        dtlab.launch(_at_work_when_time_is_up, 2, tmp_path / "file", timeout=2, echo=False)
+    assert (tmp_path / "file").read_text() == "cleaned up"
