@@ -230,7 +230,7 @@ class Host:
         self._noticed = True
 
     def __enter__(self) -> Host:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(

@@ -199,13 +199,13 @@ with expect_failure(
     match="every rank waits for another.* waits in send",
     within=20,
     explain={
-        "timeout after 3 s": "our limit. Without one gloo waits for 30 minutes, NCCL for 10",
+        "timeout after 2 s": "our limit. Without one gloo waits for 30 minutes, NCCL for 10",
         "every rank waits for another": "nobody is late: all are inside an operation",
         "rank 0 waits in send": "all four are in send, so nobody is in recv to take anything",
         "in send_first": "your function that called it; its line stands behind",
     },
 ):
-    launch(send_first, 4, 262_144, timeout=3)
+    launch(send_first, 4, 262_144, timeout=2)
 
 # %% [markdown]
 # 262,144 numbers are 1 MiB, more than the buffers of a socket take, so a blocking send has to wait for its receiver.

@@ -260,13 +260,13 @@ with expect_failure(
     match="every rank waits for another",
     within=40,
     explain={
-        "timeout after 3 s": "our limit. Without one gloo waits for 30 minutes",
+        "timeout after 2 s": "our limit. Without one gloo waits for 30 minutes",
         "every rank waits for another": "nobody is late: both are inside an operation",
         "rank 0 waits in send": "its second activation: rank 1 takes it after its first backward",
         "rank 1 waits in send": "its first gradient: rank 0 takes it after its second forward",
     },
 ):
-    launch(exchange, 2, build_schedule("1f1b", 2, 4), True, timeout=3, echo=False)
+    launch(exchange, 2, build_schedule("1f1b", 2, 4), True, timeout=2, echo=False)
 
 # %% [markdown]
 # Both orders are legal: no action needs one that comes later. What hangs is the *sending*: gloo's `send` waits for the receiver (lesson 02), and each receiver is sending itself. So a send must not wait. Hand the tensor over, go on, and keep a

@@ -349,14 +349,14 @@ with expect_failure(
     match="rank 0 waits in all_gather .* rank 1 waits in barrier",
     within=40,
     explain={
-        "timeout after 4 s": "our limit. Without one NCCL gives up after 10 minutes, gloo after 30",
+        "timeout after 3 s": "our limit. Without one NCCL gives up after 10 minutes, gloo after 30",
         "the ranks call different operations": "nobody is late: each waits for a call that the other never makes",
         "rank 0 waits in all_gather": "inside full_tensor(): to put a parameter together takes all its holders",
         "rank 1 waits in barrier": "it went round the `if`, and waits for the file",
     },
     lines=1,
 ):
-    launch(save_on_rank_0, 2, folder / "model.safetensors", timeout=4, echo=False)
+    launch(save_on_rank_0, 2, folder / "model.safetensors", timeout=3, echo=False)
 assert not (folder / "model.safetensors").exists()
 
 # %% [markdown]

@@ -376,7 +376,7 @@ assert used != true
 
 
 # %%
-MADE = 2500  # rows
+MADE = 1600  # rows
 
 
 class HomeMade(Dataset):
