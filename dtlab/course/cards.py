@@ -39,7 +39,7 @@ def _card(
 def goal(can: Sequence[str], *, minutes: int, needs: Sequence[str] = (), costs: str = "$0") -> None:
     """The goal card: what you will be able to do, minutes, prerequisites ("01"), cost.
 
-    In a notebook it also starts the process that starts the ranks: that one imports torch while the reader reads
+    In a notebook it also starts the process that starts the ranks, which imports torch while the reader reads
     and the next cell imports its own. So a lesson calls `goal` before it imports torch.
     Example: `goal(["start two ranks from a cell"], minutes=45, needs=["01"])`.
     """

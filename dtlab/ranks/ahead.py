@@ -1,4 +1,4 @@
-"""Starts the fork server before the first launch, so that it imports torch while the caller does other things."""
+"""Starts the fork server before the first launch: it imports torch while the caller does other things."""
 
 from dtlab.ranks import processes, variables
 from dtlab.ranks.environment import loopback_interface

@@ -31,9 +31,9 @@ STATUS = struct.Struct("!q")
 # What ranks nearly always import.
 _AT_START = ("torch", "torch.distributed", "torch.multiprocessing", "dtlab.ranks.worker",
              "dtlab.ranks.recorder", "dtlab.ranks.seeds", "dtlab.ranks.worlds")  # fmt: skip
-# Torch imports _dynamo in the first optimizer step, which takes a second; torchmetrics takes half of one. They
-# are loaded one at a time: at once when a rank had to import them itself, else while nobody waits, which may be
-# before the first request (``ahead.py``).
+# Torch imports _dynamo in the first optimizer step, which takes a second; torchmetrics takes half of one.
+# They are loaded one at a time: at once when a rank had to import them itself, else while nobody waits, which
+# may be before the first request (``ahead.py``).
 _WHEN_IDLE = ("torch._dynamo", "torch.nn.parallel", "torch.utils.data", "torchmetrics")
 # Fewer programs need these: loaded only when a rank had to import them itself. Without them each rank that
 # trains imports for 0.4 s, and each of a lesson's check for 0.07 s, in every launch anew.

@@ -18,8 +18,8 @@ from dtlab.ranks.late import LateRankError
 from dtlab.ranks.rank_state import RankState
 
 _LEFT, _FAILED = b"left", b"failed"
-# Seconds until the first question, from there to the second, and between later ones. Ranks usually leave within
-# milliseconds of each other; asking costs each rank a moment.
+# Seconds until the first question, from there to the second, and between later ones. Ranks usually leave
+# within milliseconds of each other; asking costs each rank a moment.
 _QUESTIONS = (0.3, 0.7, 2.0)
 
 
