@@ -117,7 +117,7 @@ ask.reveal("c", because="Collectives match by number, not by step: #3 met #3. Th
 logs = Path(tempfile.mkdtemp())
 with expect_failure(
     RankError,
-    match="timeout after 1.5 s: rank 1 of 2 is late: waits in all_reduce #2",
+    match="timeout after 2 s: rank 1 of 2 is late: waits in all_reduce #2",
     within=20,
     explain={
         "rank 1 of 2 is late: waits in all_reduce #2": "behind, although it waits too",
@@ -126,7 +126,7 @@ with expect_failure(
     },
     lines=1,
 ) as failure:
-    launch(clinic.own_vocabulary, 2, timeout=1.5, echo=False, log_dir=logs)
+    launch(clinic.own_vocabulary, 2, timeout=2, echo=False, log_dir=logs)
 recorded["own_vocabulary"] = [report.state for report in failure.error.reports]
 
 # %% [markdown]
@@ -277,7 +277,7 @@ with expect_failure(
     },
     lines=1,
 ) as failure:
-    launch(clinic.barrier_before_each_step, 2, timeout=1.5, echo=False)
+    launch(clinic.barrier_before_each_step, 2, timeout=2, echo=False)
 recorded["barrier before each step"] = [report.state for report in failure.error.reports]
 
 # %% [markdown]
