@@ -60,6 +60,7 @@ def main() -> None:
         {
             "hyperband_auc": found.best.metric,
             "grid_auc": grid.best.metric,
+            "auc_below_grid": (grid.best.metric or 0.0) - (found.best.metric or 0.0),
             "samples_share": found.samples / grid.samples,
             "usd_hyperband": found.bill.usd,
             "usd_grid": grid.bill.usd,
@@ -67,6 +68,11 @@ def main() -> None:
             "trials_grid": len(grid.trials),
             "short": "--short" in sys.argv[1:],
         },
+        [
+            f"grid: {grid.samples:,} samples, {grid.bill.line()}",
+            f"hyperband: {found.samples:,} samples, {found.bill.line()}",
+            f"target: at most {SHARE:.0%} of the grid's samples, and within 0.002 of its AUC",
+        ],
     )
 
 

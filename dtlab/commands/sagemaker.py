@@ -392,6 +392,7 @@ def pipeline(
     *,
     rehearse: bool = False,
     folder: Path | None = None,
+    rights: bool = False,
     send: bool = False,
     start: bool = False,
     parameter: tuple[str, ...] = (),
@@ -411,6 +412,8 @@ def pipeline(
         Play the definition on this machine instead, step by step.
     folder
         With --rehearse: keep the containers' folders and the packaged model here.
+    rights
+        Print the policies instead: the least that the pipeline's role and its submitter must be allowed.
     send
         Upload the code, and create the pipeline or change the one of that name; that costs nothing.
     start
@@ -429,5 +432,5 @@ def pipeline(
     if rehearse:
         return play(job, folder, json=json)
     if not (send or start):
-        return show(job, json=json)
+        return show(job, rights=rights, json=json)
     return put(job, start=start, parameters=parameter, ask=None if yes else _agreed, json=json)

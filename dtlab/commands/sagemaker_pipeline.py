@@ -18,11 +18,19 @@ if TYPE_CHECKING:
 __all__ = ["play", "put", "show"]
 
 
-def show(job: TrainingJob, *, json: bool) -> int:
-    """Print the definition, what it may cost, and what to know."""
+def show(job: TrainingJob, *, rights: bool, json: bool) -> int:
+    """Print the definition, what it may cost, and what to know; or the policies."""
+    from dtlab.sagemaker.account import pipeline_role_policy, pipeline_submitter_policy, trust_policy
     from dtlab.sagemaker.pipeline import make_pipeline_plan
+    from dtlab.sagemaker.pipeline_steps import output_of
 
     plan = make_pipeline_plan(job)
+    if rights:
+        folder = output_of(plan.job)
+        role = {"trust": trust_policy(), "policy": pipeline_role_policy(plan.job, folder)}
+        body = {"role": role, "submitter": pipeline_submitter_policy(plan.job, folder)}
+        print(json_module.dumps(body, indent=2))
+        return 0
     print(json_module.dumps(plan.definition, indent=2))
     if not json:
         print(f"\n{_summary(plan)}\n\nDry run: nothing was sent. Send it with --send, start it with --start.")

@@ -7,7 +7,10 @@ from typing import Any
 
 from dtlab.sagemaker.job import TrainingJob
 
-__all__ = ["Quota", "idle_alarms", "quotas", "role_policy", "submitter_policy", "trust_policy"]
+__all__ = [
+    "Quota", "idle_alarms", "pipeline_role_policy", "pipeline_submitter_policy", "quotas", "role_policy",
+    "submitter_policy", "trust_policy",
+]  # fmt: skip
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 
@@ -136,12 +139,67 @@ def submitter_policy(job: TrainingJob) -> dict[str, Any]:
         ),
         _allow(["cloudwatch:PutMetricAlarm"], [f"arn:aws:cloudwatch:{job.region}:*:alarm:{job.name}-*"]),
         _allow(["s3:PutObject"], [_arn(job.output.s3_uri)] if job.output.s3_uri else []),
-        {
-            **_allow(["iam:PassRole"], [job.role] if job.role else []),
-            "Condition": {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}},
-        },
+        _pass_role(job),
     ]
     return _policy(*(statement for statement in statements if statement["Resource"]))
+
+
+def pipeline_role_policy(job: TrainingJob, folder: str) -> dict[str, Any]:
+    """The least that the role of the job's pipeline must be allowed: what its jobs do, and starting them.
+
+    Args:
+        job: the training job.
+        folder: S3 folder of the pipeline's code and outputs.
+    """
+    named = [
+        f"arn:aws:sagemaker:{job.region}:*:{kind}/pipelines-*" for kind in ("processing-job", "training-job")
+    ]
+    group = job.pipeline.group or job.name
+    models = [
+        f"arn:aws:sagemaker:{job.region}:*:{kind}/{group}*"
+        for kind in ("model-package-group", "model-package")
+    ]
+    jobs = [
+        f"sagemaker:{verb}{kind}"
+        for kind in ("ProcessingJob", "TrainingJob")
+        for verb in ("Create", "Describe", "Stop")
+    ]
+    statements = [
+        *role_policy(job)["Statement"],
+        _allow(["s3:GetObject", "s3:PutObject"], [_arn(folder)]),
+        _allow([*jobs, "sagemaker:AddTags"], named),
+        _allow(
+            [
+                "sagemaker:CreateModelPackageGroup",
+                "sagemaker:DescribeModelPackageGroup",
+                "sagemaker:CreateModelPackage",
+            ],
+            models,
+        ),
+        _pass_role(job),
+    ]
+    return _policy(*(statement for statement in statements if statement["Resource"]))
+
+
+def pipeline_submitter_policy(job: TrainingJob, folder: str) -> dict[str, Any]:
+    """The least that the person who creates, starts and watches the pipeline must be allowed."""
+    verbs = ("CreatePipeline", "UpdatePipeline", "DescribePipeline", "StartPipelineExecution", "AddTags",
+             "DescribePipelineExecution", "ListPipelineExecutionSteps", "StopPipelineExecution")  # fmt: skip
+    own = f"arn:aws:sagemaker:{job.region}:*:pipeline/{job.name}"
+    statements = [
+        _allow([f"sagemaker:{verb}" for verb in verbs], [own, f"{own}/*"]),
+        _allow(["sagemaker:ListPipelines"], ["*"]),
+        _allow(["s3:PutObject"], [_arn(folder)]),
+        _pass_role(job),
+    ]
+    return _policy(*(statement for statement in statements if statement["Resource"]))
+
+
+def _pass_role(job: TrainingJob) -> dict[str, Any]:
+    return {
+        **_allow(["iam:PassRole"], [job.role] if job.role else []),
+        "Condition": {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}},
+    }
 
 
 def _arn(uri: str) -> str:

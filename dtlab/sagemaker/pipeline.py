@@ -158,7 +158,7 @@ def _notes(job: TrainingJob) -> list[str]:
     notes = [
         "creating the pipeline costs nothing; an execution starts only with --start",
         "new raw data under the same address: start with another DataVersion, or the cache is used",
-        "the role must also be allowed to create processing jobs, to register models and to pass itself on",
+        "what the role and its submitter must be allowed: --rights",
     ]
     if job.compute.keep_alive_seconds:
         notes.append(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,20 +53,24 @@ class Served:
         return self.package.features
 
 
-def columns_of(features: Features, schema: pa.Schema) -> dict[str, str]:
+def columns_of(names: Iterable[str], schema: pa.Schema) -> dict[str, str]:
     """The columns of a request and the names of their types, for ``inputs.json``.
+
+    Args:
+        names: the columns that the features read.
+        schema: of the raw rows.
 
     Raises:
         UserError: a column of a type that JSON has no values for.
     """
     found = {}
-    for name in features.spec.inputs():
+    for name in names:
         kind = schema.field(name).type
         kind = kind.value_type if pa.types.is_dictionary(kind) else kind
         if str(kind) not in _TYPES:
             raise UserError(
                 f"column {name!r} is {kind}: a request in JSON has no such values; make it text or a number, "
-                f"or score files with dtlab predict"
+                "or train with dtlab train and score files with dtlab predict"
             )
         found[name] = str(kind)
     return found

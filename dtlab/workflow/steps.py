@@ -57,8 +57,10 @@ def prepare(data: DataConfig, folder: Path) -> Outcome:
     """Make or read the raw rows, check and split them; keep some test rows as they are, for requests.
 
     Raises:
-        UserError: a file, a column or a label is wrong, or a part is empty.
+        UserError: a file, a column or a label is wrong, a part is empty, or a column fits into no request.
     """
+    from dtlab.workflow.serving import columns_of
+
     facts: dict[str, Any]
     if data.stream:
         dataset = _dataset(data)
@@ -79,6 +81,7 @@ def prepare(data: DataConfig, folder: Path) -> Outcome:
             "positive": {split: _share(table, spec.label) for split, table in tables.items()},
         }
         some = tables["test"].slice(0, _MOST_REQUEST_ROWS).select(spec.inputs())
+    columns_of(spec.inputs(), some.schema)  # what no request can hold is refused before hours of training
     with appears_whole(folder / REQUESTS, _FIELD) as beside:
         pq.write_table(some, beside)
     write_json(folder / DATA, facts, _FIELD)
@@ -158,7 +161,7 @@ def evaluate(
             "again"
         )
     rows = pq.read_table(prepared / REQUESTS)
-    served = serve(loaded, columns_of(loaded.features, rows.schema))
+    served = serve(loaded, columns_of(rows.column_names, rows.schema))
 
     def answer(body: str) -> str:
         return output_fn(predict_fn(input_fn(body), served))
@@ -192,8 +195,8 @@ def package(folder: Path, *, model: Path, prepared: Path, evaluated: Path) -> Ou
     from dtlab.workflow.serving import columns_of
 
     loaded = load_package(model)
-    assert loaded.features is not None
-    inputs = columns_of(loaded.features, pq.read_schema(prepared / REQUESTS))
+    schema = pq.read_schema(prepared / REQUESTS)
+    inputs = columns_of(schema.names, schema)
     about = loaded.about
     card = {
         "data": json.loads((prepared / DATA).read_text(encoding="utf-8")),

@@ -257,6 +257,29 @@ def test_execution_starts_with_the_parameters_that_were_given(session, plan):
         start_pipeline(plan, {"Data": "2"}, session=session)
 
 
+def test_role_may_start_the_steps_and_pass_itself_on_and_its_submitter_only_the_pipeline(capsys):
+    assert main(["sagemaker", "pipeline", str(JOBS / "s4.toml"), "--rights"]) == 0
+    body = json.loads(capsys.readouterr().out)
+
+    def allowed(policy, action):
+        return [one for each in policy["Statement"] if action in each["Action"] for one in each["Resource"]]
+
+    role, submitter = body["role"]["policy"], body["submitter"]
+    for kind in ("processing", "training"):
+        (where,) = allowed(role, f"sagemaker:Create{kind.capitalize()}Job")[
+            ["processing", "training"].index(kind) :
+        ][:1]
+        assert where == f"arn:aws:sagemaker:us-east-1:*:{kind}-job/pipelines-*"
+    assert (
+        allowed(role, "iam:PassRole")
+        == allowed(submitter, "iam:PassRole")
+        == ["arn:aws:iam::111122223333:role/dtlab-training"]
+    )
+    assert "arn:aws:s3:::example-bucket/s4/models/pipelines/s4-first-job/*" in allowed(role, "s3:PutObject")
+    assert allowed(submitter, "sagemaker:CreatePipeline")[0].endswith(":pipeline/s4-first-job")
+    assert allowed(submitter, "sagemaker:CreateTrainingJob") == []
+
+
 def pipelines(session):
     return session.client("sagemaker").list_pipelines()["PipelineSummaries"]
 

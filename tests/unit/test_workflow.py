@@ -32,7 +32,7 @@ def served():
     torch.manual_seed(0)
     model = DeepFM(features.cardinalities, features.num_dense, dim=2, hidden=(4,)).eval()
     package = Package(model, features, TrainConfig(), {})
-    return serve(package, columns_of(features, TABLE.schema))
+    return serve(package, columns_of(spec.inputs(), TABLE.schema))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_other_content_type_and_other_folder_are_refused(tmp_path):
 def test_column_that_json_has_no_values_for_is_refused(served):
     schema = TABLE.schema.set(1, pa.field("x", pa.timestamp("ms")))
     with pytest.raises(UserError, match="column 'x' is timestamp"):
-        columns_of(served.features, schema)
+        columns_of(served.features.spec.inputs(), schema)
 
 
 def test_score_that_is_no_number_is_null():
