@@ -16,7 +16,7 @@ from typing import Any
 from dtlab.cost import aws_model
 from dtlab.errors import UserError
 
-__all__ = ["checked_definition", "definition_problems", "order"]
+__all__ = ["checked_definition", "definition_problems", "is_age", "order"]
 
 VERSION = "2020-12-01"
 _TOP = ("Version", "Metadata", "Parameters", "PipelineExperimentConfig", "Steps")
@@ -45,6 +45,11 @@ _EXECUTION = {
 }  # fmt: skip
 _COMPARISONS = {"Equals", "GreaterThan", "GreaterThanOrEqualTo", "LessThan", "LessThanOrEqualTo"}
 _PART = re.compile(r"(\w+)((?:\['[^']+'\]|\[\d+\])*)")
+
+
+def is_age(text: str) -> bool:
+    """Whether SageMaker reads it as how old a cached step may be: 30d, 5y, T12h, 30dT5h."""
+    return _AGE.fullmatch(text) is not None
 
 
 def checked_definition(definition: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -157,7 +162,7 @@ def _step_problems(
     cache = step.get("CacheConfig")
     if cache is not None:
         fits = isinstance(cache.get("Enabled"), bool) and set(cache) <= {"Enabled", "ExpireAfter"}
-        if not fits or not _AGE.fullmatch(str(cache.get("ExpireAfter", "1d"))):
+        if not fits or not is_age(str(cache.get("ExpireAfter", "1d"))):
             found.append(f"CacheConfig = {cache}: give Enabled, and ExpireAfter such as '30d'")
     outputs = {each.get("OutputName") for each in _outputs(step)}
     for file in step.get("PropertyFiles", []):

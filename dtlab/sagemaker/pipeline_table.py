@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 from typing import Any
 
 from dtlab.errors import UserError
+from dtlab.sagemaker.pipeline_check import is_age
 from dtlab.workflow.config import PipelineConfig
 
 __all__ = ["Steps"]
-
-_AGE = re.compile(r"(?=.)(\d+[ymwd])*(T(\d+[hm])+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +44,7 @@ class Steps:
             value = getattr(self, name)
             if not (isinstance(value, str) and value.startswith("ml.")):
                 raise UserError(f"pipeline.{name} = {value!r}: SageMaker's types begin with ml.")
-        if self.cache and not _AGE.fullmatch(self.cache):
+        if self.cache and not is_age(self.cache):
             raise UserError(f"pipeline.cache = {self.cache!r}: give an age such as 30d, 5y or T12h, or ''")
         PipelineConfig(**self.evaluation)
 

@@ -24,18 +24,6 @@ REGION = "us-east-1"
 
 
 @pytest.fixture
-def session(monkeypatch):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    with moto.mock_aws():
-        made = boto3.Session()
-        made.client("s3").create_bucket(Bucket="example-bucket")
-        yield made
-
-
-@pytest.fixture
 def plan() -> Plan:
     return make_plan(read_job(JOBS / "s0.toml"), name="s0-demo")
 

@@ -25,17 +25,6 @@ REGION = "us-east-1"
 
 
 @pytest.fixture
-def session(monkeypatch):
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    with moto.mock_aws():
-        made = boto3.Session(region_name=REGION)
-        made.client("s3").create_bucket(Bucket="example-bucket")
-        yield made
-
-
-@pytest.fixture
 def plan():
     job = read_job(S0)
     fixed = {name: value for name, value in job.hyperparameters.items() if name != "optim.lr"}
