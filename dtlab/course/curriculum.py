@@ -23,4 +23,5 @@ LESSONS: dict[str, LessonInfo] = {
     "12": LessonInfo("Debugging clinic", 55),
     "13": LessonInfo("Surviving failure", 55),
     "14": LessonInfo("Cost and budgets", 50),
+    "16": LessonInfo("Capstone: a recommender, end to end", 60),
 }

@@ -143,6 +143,7 @@ def _caller(reference: Any) -> Any:
     def answer(*arguments: Any, **keywords: Any) -> Any:
         return reference(*arguments, **keywords)
 
+    answer.__module__ = "answer"  # the reader's, not dtlab's: calls of library code are its own affair
     return answer
 
 
