@@ -467,7 +467,7 @@ if solved("16-report"):
 #
 # ### On the command line
 # ```
-# dtlab pipeline --help
+# dtlab pipeline run examples/pipeline.toml
 # dtlab plan "S4 DeepFM 1M x 1024" --samples 2e9 --global-batch 8192 --budget 250 --sparse-table
 # dtlab predict RUN/model rows.parquet scores.parquet
 # ```
