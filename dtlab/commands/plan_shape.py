@@ -11,6 +11,8 @@ from dtlab.cost import builders
 from dtlab.cost.presets import Preset, preset
 from dtlab.errors import UserError
 
+MOST_TOKENS = 10_000_000  # of a sequence
+
 
 def shape_of(model: str) -> Preset:
     """A preset, or what the [transformer] or [recommender] of a TOML file builds.
@@ -51,6 +53,8 @@ def with_sequence(shape: Preset, seq_len: int) -> Preset:
     """The same model on sequences of another length."""
     if not shape.seq_len:
         raise UserError(f"seq_len = {seq_len}: {shape.name} has no sequence")
-    if seq_len < 1:
-        raise UserError(f"seq_len = {seq_len}: give a whole number of 1 or more")
-    return replace(shape, seq_len=seq_len)
+    if not 1 <= seq_len <= MOST_TOKENS:
+        raise UserError(f"seq_len = {seq_len}: give a whole number from 1 to {MOST_TOKENS:,}")
+    # Learned positions are parameters too, a row for each token.
+    more = (seq_len - shape.seq_len) * shape.hidden if shape.family in ("bert", "gpt") else 0
+    return replace(shape, seq_len=seq_len, parameters=shape.parameters + more)

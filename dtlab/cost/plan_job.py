@@ -19,6 +19,8 @@ from dtlab.errors import UserError
 
 Goal = Literal["cheapest", "fastest"]
 MOST_GPUS = 16_384
+_MOST_SAMPLES = 1e18
+_MOST_BATCH = 10**9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,12 @@ class Job:
     def __post_init__(self) -> None:
         _above("samples", self.samples, math.isfinite)
         _whole("global_batch", self.global_batch)
+        if self.samples > _MOST_SAMPLES:
+            raise UserError(
+                f"samples = {self.samples:g}: give at most {_MOST_SAMPLES:g}, all epochs together"
+            )
+        if self.global_batch > _MOST_BATCH:
+            raise UserError(f"global_batch = {self.global_batch}: give the samples of one step, at most 1e9")
         _above("deadline_seconds", self.deadline_seconds)
         _above("budget_usd", self.budget_usd)
         _above("reader_per_host", self.reader_per_host)

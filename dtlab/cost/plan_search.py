@@ -100,6 +100,7 @@ class Search:
         self.found: list[Candidate] = []
         self.dots: list[tuple[float, float]] = []
         self.covered = self.refused = self.no_room = self.too_slow = self.set_aside = 0
+        self.endless = 0  # runs that interruptions would never let end
         self._options: dict[tuple[int, int], list[Option]] = {}
         self._peaks: dict[int, float] = {}
         self._smallest: tuple[float, Instance, Strategy] | None = None
@@ -133,6 +134,9 @@ class Search:
             return
         for step, strategy in tried:
             seconds, usd = self._run(step, found, count, price, strategy)
+            if not math.isfinite(seconds):
+                self.endless += 1
+                continue
             self.dots.append(
                 (seconds, self.rates.usd(usd, price.usd_per_hour * count, count, seconds / 3600))
             )
@@ -140,6 +144,8 @@ class Search:
         near = (way for way in tried if way[0] <= equal)
         step, chosen = min(near, key=lambda way: (self._plainness(way[1]), way[0]))
         seconds, usd = self._run(step, found, count, price, chosen)
+        if not math.isfinite(seconds):
+            return
         trust = self.predictor.step_error(self.job, chosen, found)
         peak = self.peak(chosen)
         bill = usd, price.usd_per_hour * count, count, seconds / 3600
@@ -220,21 +226,45 @@ class Search:
         if self._smallest is None or over < self._smallest[0]:
             self._smallest = (over, found, strategy)
 
-    def why_nothing(self) -> str:
-        if self._smallest is None and (layout := self.space.layout) is not None:
+    def why_nothing(self, fewest: int) -> str:
+        """Why there is no candidate; `fewest` cards has the smallest machine of the space."""
+        job, space = self.job, self.space
+        if self.endless:
+            rate = space.spot.interruptions_per_hour if space.spot else 0.0
             return (
-                f"layout = {layout.line()!r} of the [parallel] table: no machines here have a number of GPUs "
-                f"that it gives with global_batch = {self.job.global_batch}, tp within a machine; leave one "
-                "degree out as the rest of the ranks, or give --counts, --max-gpus or other --instances"
+                f"interruptions_per_hour = {rate:g}: no run would ever end; give those of one host, such as "
+                "0.05"
             )
-        if self._smallest is None:
+        if self._smallest is not None:
+            over, found, strategy = self._smallest
             return (
-                f"global_batch = {self.job.global_batch}: no way was left to try; it must be divisible by "
-                "the data-parallel ranks, so give a multiple of a power of two, or other counts"
+                f"model = {job.model.name!r}: nothing fits; the nearest takes {over:.0%} of one {found.gpu} "
+                f"of {found.name} on {strategy.world_size} GPUs (limit {space.fits_below:.0%}); allow more "
+                "GPUs, larger cards, or smaller micro-batches"
             )
-        over, found, strategy = self._smallest
+        if space.layout is not None:
+            return (
+                f"layout = {space.layout.line()!r} of the [parallel] table: no machines here have a number "
+                f"of GPUs that it gives with global_batch = {job.global_batch}, tp within a machine; leave "
+                "one degree out as the rest of the ranks, or give --counts, --max-gpus or other --instances"
+            )
+        least = min(space.counts, default=1)
+        if fewest * least > space.max_gpus:
+            hosts = "one machine" if least == 1 else f"{least:,} machines"
+            return (
+                f"max_gpus = {space.max_gpus}: {hosts} of the types here have {fewest * least:,} or more; "
+                "give more GPUs, fewer machines or smaller types"
+            )
+        asked = {"tp": space.tp, "pp": space.pp, "micro_batches": space.micro_batches, "counts": space.counts}
+        said = [f"{name} = {', '.join(map(str, values))}" for name, values in asked.items() if values]
+        sizes = (
+            f"{job.model.heads} heads and an FFN of {job.model.ffn:,}"
+            if job.model.layers
+            else "no equal layers"
+        )
+        given = "".join(f", {one}" for one in said)
         return (
-            f"model = {self.job.model.name!r}: nothing fits; the nearest takes {over:.0%} of one {found.gpu} "
-            f"of {found.name} on {strategy.world_size} GPUs (limit {self.space.fits_below:.0%}); allow more "
-            "GPUs, larger cards, or smaller micro-batches"
+            f"global_batch = {job.global_batch}{given}: no way was left to try; "
+            "the batch must be divisible by the data-parallel ranks and their micro-batches"
+            + (f", and tp must divide {job.model.name}'s {sizes}" if space.tp else "")
         )

@@ -18,6 +18,7 @@ from dtlab.cost.plan_job import Job, Space
 from dtlab.cost.plan_machines import counts_of, machines_of
 from dtlab.cost.plan_search import EQUAL, Candidate, Predictor, Search
 from dtlab.cost.plan_space import check_tp
+from dtlab.cost.work import work_of
 from dtlab.errors import UserError
 
 __all__ = ["Candidate", "Plan", "Predictor", "frontier", "nearest", "plan"]
@@ -68,6 +69,7 @@ def plan(job: Job, space: Space, predictor: Predictor | None = None) -> Plan:
 
         predictor = Models()
     started = perf_counter()
+    work_of(job.model)  # a model without a shape is refused for what it is, whatever the machines
     machines, left_out = machines_of(space)
     check_tp(space, max(found.gpus for found, _ in machines))
     search, failures = Search(job, space, predictor), []
@@ -83,7 +85,7 @@ def plan(job: Job, space: Space, predictor: Predictor | None = None) -> Plan:
                 raise
     candidates = tuple(sorted(search.found, key=_order(job)))
     if not candidates:
-        raise UserError(search.why_nothing())
+        raise UserError(search.why_nothing(min(found.gpus for found, _ in machines)))
     feasible = [one for one in candidates if _keeps(job, one)]
     if not feasible:
         raise UserError(_why_not(job, candidates))

@@ -137,7 +137,9 @@ def preset(name: str) -> Preset:
     by_lower = {known.lower(): found for known, found in PRESETS.items()}
     found = by_lower.get(str(name).strip().lower())
     if found is None:
-        near = difflib.get_close_matches(str(name).lower(), list(by_lower), n=1)
+        wanted = str(name).lower()
+        near = difflib.get_close_matches(wanted, list(by_lower), n=1)
+        near = near or [known for known in by_lower if set(wanted.split()) & set(known.split())][:1]
         hint = f"did you mean {by_lower[near[0]].name!r}? " if near else ""
         raise UserError(f"preset={name!r} is unknown: {hint}known are {', '.join(PRESETS)}")
     return found

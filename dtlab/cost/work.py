@@ -96,7 +96,8 @@ def work_of(model: str | Preset, seq_len: int | None = None) -> Work:
             kind="transformer", product_flops=float(found.sample_flops), parameters=found.parameters, layers=0
         )
     raise UserError(
-        f"preset = {found.name!r}: its shape is not known, so neither are its FLOPs; measure a run and use "
+        f"preset = {found.name!r}: its shape is not known, so neither are its FLOPs; give a TOML file with a "
+        "[transformer] of your shape, take 'GPT 320M' for a decoder of that size, or fit runs of yours with "
         "dtlab cost fit"
     )
 

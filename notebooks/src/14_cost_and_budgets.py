@@ -46,6 +46,7 @@ from dtlab.figures.style import show
 from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer
 from dtlab.train.checkpoint_store import newest_complete
+from dtlab.widgets.collective_time import machine_collectives_explorer
 from dtlab.widgets.money import plan_explorer, scaling_explorer, spot_explorer
 from dtlab.widgets.rank_memory import strategy_memory_explorer
 from dtlab.widgets.schedules import batch_explorer
@@ -285,6 +286,14 @@ scaling_explorer()
 # %% [markdown]
 # One card of a host of four costs as much as the host. From the first full host on, every doubling costs a little more: the share of communication grows, and the price of it is in the efficiency on the left.
 # These are predictions; `dtlab plan` prints beside each how far off such predictions were.
+#
+# What the cards say to each other is in the price too. One all-reduce on several kinds of host, where each host brings all its cards; solid lines were measured, dashed ones follow a rule:
+
+# %% tags=["varies"]
+machine_collectives_explorer()
+
+# %% [markdown]
+# A large message takes dozens of times as long on some hosts as on others, a small one two or three times: there latency counts, not the wire.
 #
 # ### What a configuration has to keep
 # It has to fit. These are the ways to share out a model of 7 billion parameters over eight cards, with what the fullest rank holds:

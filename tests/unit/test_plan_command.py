@@ -194,7 +194,7 @@ def test_own_parquet_needs_the_rows_of_its_tables_and_counts_its_own(capsys, tmp
         ([*BERT[1:], "--budget", "0"], "budget = 0"),
         ([*BERT[1:], "--max-gpus", "99999"], "max_gpus = 99999"),
         ([*BERT[1:], "--tp", "16"], "tp = 16"),
-        ([*BERT[1:], "--zero", "7"], "zeros = 7"),
+        ([*BERT[1:], "--zero", "7"], "zero = 7"),
         ([*BERT[1:], "--precision", "fp8"], "fp8"),
         ([*BERT[1:], "--instances", "g5.12xlage"], "g5.12xlarge"),
         ([*BERT[1:], "--instances", "p5e.48xlarge"], "no SageMaker price"),
@@ -202,8 +202,8 @@ def test_own_parquet_needs_the_rows_of_its_tables_and_counts_its_own(capsys, tmp
         ([*BERT[1:], "--kind", "spot"], "interruptions_per_hour is needed"),
         ([*BERT[1:], "--interruptions", "0.1"], "goes with kind = 'spot'"),
         ([*BERT[1:], "--spot-fraction", "0.3"], "spot_fraction = 0.3"),
-        ([*BERT[1:], "--start-minutes", "-1"], "start_seconds = -60"),
-        ([*BERT[1:], "--reader", "0"], "reader_per_host = 0"),
+        ([*BERT[1:], "--start-minutes", "-1"], "start_minutes = -1"),
+        ([*BERT[1:], "--reader", "0"], "reader = 0"),
         ([*BERT[1:], "--table-rows", "10"], "table_rows = 10"),
         ([*BERT[1:], "--top", "0"], "top = 0"),
         ([*BERT[1:], "--figure", "plan.gif"], "must end in .png"),
@@ -211,11 +211,26 @@ def test_own_parquet_needs_the_rows_of_its_tables_and_counts_its_own(capsys, tmp
         ([*BERT[1:], "--prices", "none.csv"], "none.csv"),
         ([*BERT[1:], *SMALL, "--deadline-hours", "0.01"], "the fastest is"),
         (["--config", "missing.toml"], "missing.toml"),
-        (["S3 multimodal 320M", "--samples", "1e6", "--global-batch", "64"], "S3 multimodal 320M"),
+        (["S3 multimodal 320M", *BERT[2:]], "take 'GPT 320M'"),
+        (["S3 multimodal 320M", *BERT[2:], "--max-gpus", "4"], "its shape is not known"),
+        (["DeepFM S4", *BERT[2:]], "did you mean 'S4 DeepFM 1M x 1024'?"),
+        (["BERT-large", "--samples", "1e300", "--global-batch", "64"], "samples = 1e+300"),
+        (["BERT-large", "--samples", "1e6", "--global-batch", "100000000000"], "at most 1e9"),
+        ([*BERT[1:], "--seq-len", "999999999"], "seq_len = 999999999"),
+        ([*BERT[1:], "--tp", "3"], "tp must divide BERT-large's 16 heads"),
+        ([*BERT[1:], "--micro-batch", "3"], "micro_batches = 3"),
+        ([*BERT[1:], "--counts", "10000"], "10,000 machines of the types here have"),
+        ([*BERT[1:], "--instances", "p4d", "--max-gpus", "2"], "max_gpus = 2: one machine"),
+        ([*BERT[1:], "--kind", "spot", "--interruptions", "1e9"], "no run would ever end"),
     ],
 )
 def test_bad_words_are_named(capsys, words, said):
     assert said in refused(capsys, "plan", *words)
+
+
+def test_longer_sequences_bring_their_positions_along(capsys):
+    short, long = (printed(capsys, *BERT, *SMALL, "--seq-len", size) for size in ("512", "1024"))
+    assert long["parameters"] - short["parameters"] == 512 * 1024
 
 
 def test_plan_imports_no_torch_and_no_numpy(tmp_path):
