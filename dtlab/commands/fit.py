@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dtlab.diagnose.record_file import RunRecord
 
 _RANKS = (1, 2, 4, 8)
+_MOST = 10**9
 
 
 def fit(
@@ -57,6 +58,10 @@ def fit(
         raise UserError(
             f"records: {len(records)} given; give two runs or more, such as one global batch on 1 and 2 ranks"
         )
+    for name, values in (("ranks", ranks), ("batch", batch), ("nodes", (nodes,))):
+        for value in values:
+            if not 1 <= value <= _MOST:
+                raise UserError(f"{name} = {value}: give a whole number from 1 to {_MOST:,}")
     if output is not None:
         check_output(output)
     found = [read_record(path) for path in records]

@@ -11,7 +11,6 @@ Nothing is sent here. `dtlab alarm` prints the requests, and creates them with `
   "Receive billing alerts" is on in the account's billing preferences.
 """
 
-import math
 import re
 from typing import Any, Literal
 
@@ -44,8 +43,8 @@ def alarm_requests(
     >>> [f"{service}.{operation}" for service, operation, _ in requests]
     ['budgets.create_budget', 'sns.create_topic', 'sns.subscribe', 'cloudwatch.put_metric_alarm']
     """
-    if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0.01 <= usd < math.inf:
-        raise UserError(f"usd = {usd!r}: give dollars of a month, 0.01 or more")
+    if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0.01 <= usd <= 1e9:
+        raise UserError(f"usd = {usd!r}: give dollars of a month, 0.01 to 1e9")
     if not re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s]+", str(email)):
         raise UserError(f"email = {email!r}: give an address such as me@example.org")
     if not re.fullmatch(r"\d{12}", str(account)):

@@ -35,6 +35,7 @@ HARDWARE = ("gpus", "gpu", "gpu_memory_gib", "network_gbps")
 SERVICES = ("sagemaker", "ec2", "spot", "storage")
 _KINDS: tuple[Kind, ...] = ("on-demand", "estimate", "retired")
 VARIABLE = "DTLAB_PRICES"
+MOST_USD = 1e6
 _given: ContextVar[Path | None] = ContextVar("price file", default=None)
 
 
@@ -166,6 +167,10 @@ def _row(raw: dict[str, str], where: str) -> PriceRow:
         raise UserError(f"{where}: unit is empty; storage needs one such as USD/GB-month")
     usd = _number(row["usd"], "usd", where, least=0.0)
     assert usd is not None
+    if usd > MOST_USD:
+        raise UserError(
+            f"{where}: usd = {usd:g}: give dollars of one {unit.removeprefix('USD/')}, at most 1e6"
+        )
     price = Price(
         usd, unit, row["region"], row.get("date", ""), row.get("source") or "your price file",
         next(known for known in kinds if known == kind),

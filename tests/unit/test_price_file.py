@@ -130,6 +130,9 @@ def test_what_is_written_is_read_back_and_new_rows_replace_old_ones(tmp_path):
         ("g5.xlarge,ec2,us-east-1,1,USD/month,,,", "unit = 'USD/month'"),
         ("g5.xlarge,ec2,us-east-1,1,,,,spot", "kind = 'spot'"),
         ("EBS gp3 storage,storage,us-east-1,1,,,,", "unit is empty"),
+        ("g5.xlarge,ec2,us-east-1,1e300", "at most 1e6"),
+        ("g5.xlarge,spot,us-east-1,0", "usd = '0'"),
+        ("g5.xlarge,spot,us-east-1,1,,,,on-demand", "kind = 'on-demand' of spot"),
     ],
 )
 def test_wrong_row_is_named_with_its_line(tmp_path, capsys, row, said):

@@ -210,3 +210,14 @@ def test_a_record_of_another_layout_is_refused(tmp_path: Path) -> None:
             continue
         with pytest.raises(UserError, match="layout is pp 2 x tp 2; the fit is for data parallelism"):
             run_steps(read_record(folder))
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--batch", "-1"), ("--batch", "0"), ("--ranks", "0"), ("--nodes", "0"), ("--batch", "9" * 18)],
+)
+def test_numbers_that_cannot_be_are_named(
+    flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["cost", "fit", str(tmp_path / "a"), str(tmp_path / "b"), flag, value]) == 2
+    assert f"{flag.lstrip('-')} = {value}" in capsys.readouterr().err
