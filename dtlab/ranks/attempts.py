@@ -10,23 +10,21 @@ answer to the list that holds their own.
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from typing import Any
 
-from dtlab.errors import UserError
+from dtlab.ranks import meeting
 from dtlab.ranks.membership import Membership
 
 __all__ = ["of_this_start"]
 
 _agreed: dict[str, str] = {}
-_PAUSE = 0.01
 
 
 def of_this_start(store: Any, m: Membership, timeout: float) -> Any:
     """``store`` with a prefix that the ranks of this start share and no earlier one had.
 
-    A process lives for one start, so it agrees once. Where one launcher starts all ranks there is nothing to
+    A process lives for one start, so it agrees once. Where one process starts all ranks there is nothing to
     agree on, and the store is given back as it is.
 
     Raises:
@@ -37,12 +35,12 @@ def of_this_start(store: Any, m: Membership, timeout: float) -> Any:
     import torch.distributed as dist
 
     if m.job not in _agreed:
-        deadline = time.monotonic() + timeout
-        _agreed[m.job] = _read_out(store, m, deadline) if m.rank == 0 else _answer(store, m, deadline)
+        agree = _read_out if m.rank == 0 else _answer
+        _agreed[m.job] = agree(store, m, meeting.Waiting(m, timeout))
     return dist.PrefixStore(f"start/{_agreed[m.job]}", store)
 
 
-def _read_out(store: Any, m: Membership, deadline: float) -> str:
+def _read_out(store: Any, m: Membership, waiting: meeting.Waiting) -> str:
     """Rank 0: publish everyone's word until all have answered to the same list."""
     own, number, words = uuid.uuid4().hex, 0, {0: ""}
     store.set("hello/0", own)
@@ -56,10 +54,10 @@ def _read_out(store: Any, m: Membership, deadline: float) -> str:
         if not late:
             store.set(f"settled/{own}.{number}", "1")
             return f"{own}.{number}"
-        _wait(m, late, deadline)
+        waiting.on([rank for rank in late if not _has(store, rank)] or late)
 
 
-def _answer(store: Any, m: Membership, deadline: float) -> str:
+def _answer(store: Any, m: Membership, waiting: meeting.Waiting) -> str:
     """Another rank: answer to each list with the own word, until one is settled."""
     own, start = uuid.uuid4().hex, ""
     store.set(f"hello/{m.rank}", own)
@@ -71,8 +69,10 @@ def _answer(store: Any, m: Membership, deadline: float) -> str:
                 store.set(_answered(start, m.rank), "1")
         if start and store.check([f"settled/{start}"]):
             return start
-        late = [0] if not start else [r for r in range(m.size) if not store.check([_answered(start, r)])]
-        _wait(m, late, deadline)
+        late = [rank for rank in range(m.size) if not _has(store, rank)]
+        if not late and start:
+            late = [rank for rank in range(1, m.size) if not store.check([_answered(start, rank)])]
+        waiting.on(late or [0])
 
 
 def _has(store: Any, rank: int) -> bool:
@@ -81,12 +81,3 @@ def _has(store: Any, rank: int) -> bool:
 
 def _answered(start: str, rank: int) -> str:
     return f"answered/{start}/{rank}"
-
-
-def _wait(m: Membership, late: list[int], deadline: float) -> None:
-    if time.monotonic() > deadline:
-        raise UserError(
-            f"missing rank {', '.join(map(str, late[:10]))} of {m.size}: it did not join in time. Fix: look "
-            "at the output of its host; for slow ranks: join_timeout=SECONDS"
-        )
-    time.sleep(_PAUSE)

@@ -66,9 +66,7 @@ def from_env(environ: Mapping[str, str]) -> Membership:
     if nodes == 1 and node_rank is None:
         node_rank = 0
     run = environ.get("TORCHELASTIC_RUN_ID") if torchrun else environ.get("DTLAB_LAUNCH")
-    restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
-    apart = torchrun and restarts and (nodes or 1) > 1
-    count = "" if apart else f"/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    count = "" if torchrun else f"/{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     return reader.check(
         Membership(
             rank=rank or 0,
@@ -82,7 +80,7 @@ def from_env(environ: Mapping[str, str]) -> Membership:
             master_port=port,
             agent_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             job=f"{run or 'env'}{count}",
-            counts_apart=apart,
+            counts_apart=torchrun,
             interface=_interface(environ),
             origin={"rank": "RANK", "size": "WORLD_SIZE"},
         )

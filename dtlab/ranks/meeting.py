@@ -134,26 +134,52 @@ def _part(store: Any, m: Membership, generation: int, error: UserError) -> None:
 
 
 def _wait_for_all(store: Any, m: Membership, keys: list[str], fault: str, timeout: float) -> None:
-    begin = time.monotonic()
-    deadline, told = begin + timeout, False
-    pause = 0.0005
+    waiting = Waiting(m, timeout)
     # check, not wait: a wait that runs out prints C++ warnings and cannot hear of a fault meanwhile
     while not store.check(keys):
         if store.check([fault]):
             raise UserError(store.get(fault).decode())
-        if time.monotonic() > deadline:
-            missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-            if not missing:
-                return
-            raise UserError(_missing(m, missing, timeout))
-        if not told and time.monotonic() > begin + _FIRST_WORD:
-            told = True
-            joined = sum(store.check([key]) for key in keys)
-            name = m.origin.get("size", "WORLD_SIZE")
+        if not waiting.is_due:
+            waiting.pause()
+            continue
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        if not missing:
+            return
+        waiting.on(missing)
+
+
+class Waiting:
+    """Waiting for ranks: longer and longer pauses, a line after a while, an error at the end."""
+
+    def __init__(self, m: Membership, timeout: float) -> None:
+        self._m, self._timeout = m, timeout
+        self._begin, self._told, self._seconds = time.monotonic(), False, 0.0005
+
+    @property
+    def is_due(self) -> bool:
+        """Whether something is to be said, so that it pays to ask who is missing."""
+        waited = time.monotonic() - self._begin
+        return waited > self._timeout or (waited > _FIRST_WORD and not self._told)
+
+    def on(self, missing: list[int]) -> None:
+        """Pause, for these ranks.
+
+        Raises:
+            UserError: the time is over.
+        """
+        m, waited = self._m, time.monotonic() - self._begin
+        if waited > self._timeout:
+            raise UserError(_missing(m, missing, self._timeout))
+        if waited > _FIRST_WORD and not self._told:
+            self._told = True
+            name, joined = m.origin.get("size", "WORLD_SIZE"), m.size - len(missing)
             line = f"[Rank {m.rank}] waiting: {joined} of {m.size} ranks joined ({name}={m.size})"
             print(line, file=sys.stderr, flush=True)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.02)
+        self.pause()
+
+    def pause(self) -> None:
+        time.sleep(self._seconds)
+        self._seconds = min(self._seconds * 1.5, 0.02)
 
 
 def _missing(m: Membership, missing: list[int], timeout: float) -> str:

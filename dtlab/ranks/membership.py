@@ -23,7 +23,7 @@ class Membership:
             WORLD_SIZE set by hand or by something else) or ``"none"``.
         master_addr, master_port: where the rendezvous store is, or None.
         agent_store: the launcher already keeps the store there; otherwise rank 0 does.
-        counts_apart: several launchers start the ranks again after a failure, each with a counter of its own.
+        counts_apart: launchers of several hosts may start the ranks again, each with a counter of its own.
         job: names this launch and attempt; part of every key in the store.
         interface: network interface to use, when the platform names one.
         origin: the variable that each of ``rank`` and ``size`` was read from.

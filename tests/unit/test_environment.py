@@ -77,7 +77,8 @@ def test_torchrun_on_two_hosts():
         }
     )
     assert (m.rank, m.local_rank, m.local_size, m.node_rank, m.num_nodes) == (5, 1, 4, 1, 2)
-    assert (m.launcher, m.agent_store, m.one_host, m.job) == ("torchrun", True, False, "job/2")
+    assert (m.launcher, m.agent_store, m.one_host, m.job) == ("torchrun", True, False, "job")
+    assert m.counts_apart
 
 
 def test_inner_torchrun_wins_over_the_slurm_task_that_started_it():
