@@ -1,5 +1,6 @@
 """A price and everything that must be said with it: unit, region, date, source and kind."""
 
+import math
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
@@ -32,6 +33,16 @@ class Price:
     kind: Kind
     covers: Literal["instance", "gpu"] = "instance"
     note: str = ""
+
+    def __post_init__(self) -> None:
+        usd = self.usd
+        number = isinstance(usd, int | float) and not isinstance(usd, bool) and math.isfinite(usd)
+        if not number or usd < 0:
+            raise UserError(
+                f"usd = {usd!r}: is no price; give dollars of one {self.unit.removeprefix('USD/')}"
+            )
+        if usd == 0 and self.unit == "USD/h":
+            raise UserError("usd = 0: no machine is free; leave out a price that is not known")
 
     @property
     def usd_per_hour(self) -> float:
@@ -107,6 +118,9 @@ class SpotRange:
     def of_zones(cls, usd_per_hour: list[float], **where: str) -> "SpotRange":
         if not usd_per_hour:
             raise UserError("usd_per_hour=[] holds no zone: give the spot price of at least one")
+        for usd in usd_per_hour:
+            if not 0 < usd < math.inf:
+                raise UserError(f"usd_per_hour={usd!r} of a zone is no price: leave out zones without one")
         return cls(min(usd_per_hour), median(usd_per_hour), max(usd_per_hour), **where)
 
     def price(self) -> Price:

@@ -202,3 +202,19 @@ def test_a_price_is_found_in_a_fresh_python_without_torch() -> None:
         assert heavy == "False"
         best = min(best, float(seconds))
     assert best <= 0.2
+
+
+@pytest.mark.parametrize("usd", [float("nan"), float("inf"), -1.0, 0.0, True, "3"])
+def test_what_is_no_price_is_refused(usd):
+    with pytest.raises(UserError, match="usd = "):
+        Price(usd, "USD/h", "us-east-1", "2026-11", "a list", "on-demand")
+
+
+def test_transfer_within_a_region_is_free():
+    assert Price(0.0, "USD/GB", "us-east-1", "", "a list", "on-demand").usd == 0
+
+
+@pytest.mark.parametrize("zones", [[0.2, 0.0], [float("nan")], [0.3, -0.1], [float("inf")]])
+def test_zone_without_a_price_does_not_count_as_free(zones):
+    with pytest.raises(UserError, match="leave out zones without one"):
+        SpotRange.of_zones(zones)
