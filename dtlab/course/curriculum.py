@@ -23,5 +23,6 @@ LESSONS: dict[str, LessonInfo] = {
     "12": LessonInfo("Debugging clinic", 55),
     "13": LessonInfo("Surviving failure", 55),
     "14": LessonInfo("Cost and budgets", 50),
+    "15": LessonInfo("Launch, track, tune", 55),
     "16": LessonInfo("Capstone: a recommender, end to end", 60),
 }

@@ -11,6 +11,7 @@ as far. The sampler is the tree-structured Parzen estimator, which is Bayesian.
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,9 @@ class StudyPlan:
 class Judge:
     """The referee of one trial: reports to its study, and says when Hyperband prunes it. Lives on rank 0.
 
+    What is reported is the best validation so far: a run keeps the weights of its best epoch, and one that
+    has begun to overfit must not fall behind another that never was as good.
+
     Args:
         plan: of the study.
         trial_id: of the trial in the journal.
@@ -104,11 +108,15 @@ class Judge:
         self.plan, self.trial_id, self.samples_per_rung = plan, trial_id, samples_per_rung
         self.most_samples = most_samples
         self._trial: Trial | None = None
+        self._best = math.nan
 
     def __call__(self, samples: int, value: float) -> str | None:
         if self._trial is None:
-            optuna = _optuna()
-            self._trial = optuna.trial.Trial(self.plan.open(), self.trial_id)
+            self._take_up()
+        assert self._trial is not None
+        if math.isfinite(value):  # one that is not says that the trial is lost, and is reported as it is
+            better = max if self.plan.maximize else min
+            value = self._best = value if math.isnan(self._best) else better(self._best, value)
         rung = max(1, round(samples / self.samples_per_rung))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a resumed trial reports a rung again: the first value stays
@@ -118,6 +126,18 @@ class Judge:
         if not self._trial.should_prune():
             return None
         return f"pruned: {value:.4f} after {samples:,} samples is not among the best of its bracket"
+
+    def _take_up(self) -> None:
+        """Open the trial; one that an earlier start left knows what it reported then."""
+        optuna = _optuna()
+        study = self.plan.open()
+        self._trial = optuna.trial.Trial(study, self.trial_id)
+        mine = [each for each in study.get_trials(deepcopy=False) if each._trial_id == self.trial_id]
+        known = [
+            value for each in mine for value in each.intermediate_values.values() if math.isfinite(value)
+        ]
+        if known:
+            self._best = max(known) if self.plan.maximize else min(known)
 
 
 def suggest(trial: Trial, space: Space) -> dict[str, Any]:

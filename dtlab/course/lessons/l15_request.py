@@ -40,7 +40,11 @@ JOBS: dict[str, dict[str, Any]] = {
         'VolumeSizeInGB; "StoppingCondition": {"MaxRuntimeInSeconds": 3600 * hours}; with spot '
         'MaxWaitTimeInSeconds and "CheckpointConfig": {"S3Uri", "LocalPath": "/opt/ml/checkpoints"}.',
     ),
-    references=("dtlab.sagemaker.request.create_training_job", "dtlab.sagemaker.hyperparameters.encode"),
+    references=(
+        "dtlab.sagemaker.request.create_training_job",
+        "dtlab.sagemaker.hyperparameters.encode",
+        "dtlab.course.lessons.l15_request.expected",
+    ),
 )
 def request(checks: Checks, answer: Any) -> None:
     """Counts and seconds of two jobs, then every field, then what AWS's model says."""
