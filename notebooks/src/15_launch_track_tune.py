@@ -142,9 +142,17 @@ assert translate(v2["S0"]).ranks_per_host == 4 and translate(v2["S3"]).schedule 
 # ## Break it: a wrong path
 # The two paths that fail most often. First the script: the folder is `code`, and the script is named with its folder.
 
-# %% tags=["lab-failure"]
+# %%
 def new_folder():
     return Path(tempfile.mkdtemp())
+
+
+def without(folder, function, *arguments):
+    """Call the function; its error without the name of this run's temporary folder."""
+    try:
+        function(*arguments)
+    except UserError as error:
+        raise UserError(str(error).replace(str(folder), "...")) from None
 
 
 code = new_folder() / "code"
@@ -154,11 +162,18 @@ base = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"])
 print(len((base / "input/data/training/clicks.csv").read_text().split()), "rows")
 """
 (code / "train.py").write_text(READER, encoding="utf-8")
-with expect_failure(UserError, match="the path starts inside", within=5, explain={
-    "there is no": "the path that the container would look for; there it ends minutes later",
-    "write 'train.py'": "the archive holds what is in the folder, without the folder itself",
-}, lines=6):
-    check_source(code, "code/train.py")
+
+# %% tags=["lab-failure"]
+with expect_failure(
+    UserError,
+    match="the path starts inside",
+    within=5,
+    explain={
+        "there is no .../code/code/train.py": "where the container would look, minutes later",
+        "write 'train.py'": "the archive holds what is in the folder, without the folder itself",
+    },
+):
+    without(code.parent, check_source, code, "code/train.py")
 
 # %% [markdown]
 # Then the data. The request has a channel named `train`; the script reads `training`. Such a job passes every check of the request and starts. Here is its container: the folders of `/opt/ml` and the files that SageMaker writes into them, on this machine, and a real first process.
@@ -409,7 +424,10 @@ def train_five():
 # %% tags=["lab-failure", "nbval-check-output"]
 with running("five runs"):
     five = launch(train_five, 2, timeout=90, echo=False)[0]
-shop, live = new_folder(), new_folder() / "model.safetensors"
+root = new_folder()
+shop, live = root / "shop", root / "live" / "model.safetensors"
+shop.mkdir()
+live.parent.mkdir()
 for name, (weights, _) in zip(NAMES, five, strict=True):
     save_file(weights, shop / f"{name}.safetensors")
 shutil.copy(shop / "model_final.safetensors", live)
@@ -432,9 +450,8 @@ with expect_failure(
         "no record.jsonl above it": "a run that dtlab made would have left its record here",
         "give the folder of your runs": "there is none. The bytes say which file, and no more",
     },
-    lines=6,
 ):
-    find_by_checkpoint(live, shop)
+    without(root, find_by_checkpoint, live, shop)
 
 # %% [markdown]
 # The bytes of the live model are those of `model_final`. With which rate, patience, code, data? Five guesses, each a run to be made again, and none can be proven: a commit that was lost does not come back.

@@ -29,7 +29,7 @@ def _cases() -> tuple[Case, ...]:
     nan = math.nan
     small = {
         "late": [0.50, 0.55, 0.60, 0.70, 0.74, 0.76],
-        "lost": [0.58, nan, nan, nan, nan, nan],
+        "lost": [0.72, nan, nan, nan, nan, nan],
         "early": [0.66, 0.69, 0.68, 0.60, 0.58, 0.57],
         "steady": [0.60, 0.64, 0.66, 0.68, 0.70, 0.71],
         "twin": [0.60, 0.64, 0.66, 0.68, 0.70, 0.72],

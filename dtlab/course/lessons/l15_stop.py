@@ -83,14 +83,19 @@ def _case(checks: Checks, case: Case, ranks: list[dict[str, Any]]) -> None:
 
 
 def _stop_mistake(case: Case, ranks: list[dict[str, Any]]) -> str:
-    made = ranks[0]["epochs"]
-    if made == case.most > case.epochs:
-        return "stop when fit.samples minus the samples at the best epoch is `patience` or more"
-    if made == case.epochs + 1 and case.epochs < case.most:
-        return "patience is used up when as many samples have gone by: >=, not >"
+    made, ends = ranks[0]["epochs"], ranks[0]["weights at the end are of epoch"]
+    all_rows = (
+        "the loss of all rows: the sum of the ranks' sums by the sum of their numbers, not a mean of means"
+    )
+    if ends != case.best and ranks[0]["put_back"]:
+        return all_rows
     if len(set(case.sizes)) > 1:
         return "count patience in samples (fit.samples), not in epochs"
-    return "the loss of all rows: the sum of the ranks' sums by the sum of their numbers, not a mean of means"
+    if made == case.epochs + 1 < case.most:
+        return "patience is used up when as many samples have gone by: >=, not >"
+    if made > case.epochs:
+        return "stop when fit.samples minus the samples at the best epoch is `patience` or more: >=, not >"
+    return "patience counts from the best epoch on: fit.samples minus the samples then"
 
 
 def _best_mistake(case: Case, ranks: list[dict[str, Any]]) -> str:

@@ -68,7 +68,9 @@ def _all_bytes_in_one(settings, repository, data):
 
 
 def _times_and_sizes(settings, repository, data):
-    seen = [(str(p.relative_to(data)), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(data.rglob("*"))]
+    seen = [
+        (str(p.relative_to(data)), p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(data.rglob("*"))
+    ]
     version = hashlib.sha256(repr(seen).encode()).hexdigest()
     return {"settings": settings, **_state(repository), "data_version": version}
 
@@ -125,7 +127,6 @@ MUTANTS = {
         "one epoch too many": edit("while epochs < most:", "while epochs <= most:"),
         "larger is better": edit("if loss < best:", "if loss > -best:"),
         "the epoch of the stop": edit("return epochs, best_epoch", "return epochs, epochs"),
-        "no return": edit("    return epochs, best_epoch\n", ""),
     },
     "15-rungs": {
         "the figure at the rung": edit(
