@@ -16,7 +16,7 @@ _LOOK = {_INTO: (BLUE, "-|>"), _BACK: (GREEN, "<|-"), _BOTH: (ORANGE, "<|-|>"), 
 _MEANING = {
     _INTO: "before the start",
     _BACK: "packed at the end",
-    _BOTH: "kept equal, restored after a stop",
+    _BOTH: "kept equal with S3",
     _SIGNAL: "when the time is over",
 }
 
@@ -91,7 +91,7 @@ def container_figure(request: Mapping[str, Any]) -> Figure:
         )  # fmt: skip
         ax.text(7.25, row, reads, fontsize=8.5, va="center")
         ax.annotate(
-            "", (3.8, row), (3.0, row), arrowprops={"arrowstyle": arrow, "color": colour, "linewidth": 1.6}
+            "", (3.8, row), (3.15, row), arrowprops={"arrowstyle": arrow, "color": colour, "linewidth": 1.6}
         )
     kinds = [kind for kind in _LOOK if any(line[3] == kind for line in lines)]
     step = 10 / max(3, len(kinds))

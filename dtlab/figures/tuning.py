@@ -61,10 +61,16 @@ def rungs_figure(
         left.axvline(rung, color=BLACK, linewidth=0.8, linestyle=":")
     left.set(xlabel="looks", ylabel="validation AUC", xscale="log", xticks=ends, xticklabels=ends)
     left.minorticks_off()
-    left.annotate(
-        best, (ends[-1], curves[best][ends[-1] - 1]), xytext=(-4, 10), textcoords="offset points", ha="right",
-        fontsize=8, color=BLUE,
-    )  # fmt: skip
+    left.text(
+        0.99,
+        0.97,
+        f"to the end: {best}",
+        transform=left.transAxes,
+        ha="right",
+        va="top",
+        fontsize=8,
+        color=BLUE,
+    )
     _dollar_bars(right, groups, usd_per_look)
     return fig
 

@@ -676,7 +676,7 @@ if solved("13-stop"):
 #
 # ## On a GPU
 # - The state of a card comes to the host's memory first, and training stands still for that copy only; the disk is written behind its back. Then $\delta$ is the copy: 16 GB at 20 GB/s is under a second, and the best interval shrinks with its root.
-# - On SageMaker what lies under `/opt/ml/checkpoints` goes to S3 during the job and comes back before a restart. SIGTERM reaches process 1 of the container, and with the images' own launchers no rank: `dtlab.sagemaker` (lesson 15, planned) hands it on.
+# - On SageMaker what lies under `/opt/ml/checkpoints` goes to S3 during the job and comes back before a restart. SIGTERM reaches process 1 of the container, and with the images' own launchers no rank: `dtlab.sagemaker` (lesson 15) hands it on.
 # - The generator of each card belongs to the state too (`torch.cuda.get_rng_state`); dtlab's `Generators` takes it when the process uses CUDA.
 
 # %% tags=["gpu-optional"]

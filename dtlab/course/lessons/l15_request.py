@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from dtlab.course.checks import CheckFailed, Checks, ToDo, exercise
+from dtlab.course.compare import difference
 from dtlab.course.lessons.on_ranks import require_function
 
 _BASE = {
@@ -76,15 +77,18 @@ def request(checks: Checks, answer: Any) -> None:
                 look="MaxWaitTimeInSeconds includes the run: twice the longest run here",
             )
     for name, job in JOBS.items():
-        _texts(checks, name, given[name].get("HyperParameters"), job["hyperparameters"])
+        _texts(name, given[name].get("HyperParameters"), job["hyperparameters"])
         right = expected(job)
         for field in sorted(set(right) - {"HyperParameters"}):
-            checks.equal(f"{name}: {field}", _at(given[name], field), right[field], look=_LOOK.get(field, ""))
+            wrong = difference(_at(given[name], field), right[field])
+            if wrong:
+                look = _LOOK.get(field, f"fixed(job) gives {field}: leave it as it is")
+                raise CheckFailed(f"{name}: {field}: {wrong}.\nWhere to look: {look}.")
         more = sorted(set(given[name]) - set(right))
         if more:
-            raise CheckFailed(
-                f"{name}: {more[0]} is there and should not be. {_LOOK.get(more[0], '')}".rstrip()
-            )
+            look = _LOOK.get(more[0], "")
+            raise CheckFailed(f"{name}: {more[0]} is there and should not be. {look}".rstrip())
+        checks.equal(f"{name}: every field", given[name], right)
     from dtlab.cost.aws_model import problems
 
     for name in JOBS:
@@ -93,7 +97,7 @@ def request(checks: Checks, answer: Any) -> None:
 
 _LOOK = {
     "CheckpointConfig": "with spot only: S3Uri, and LocalPath /opt/ml/checkpoints",
-    "StoppingCondition": "MaxWaitTimeInSeconds is for spot jobs only: the service refuses it elsewhere",
+    "StoppingCondition": "on spot MaxWaitTimeInSeconds too, twice the run; elsewhere not: the service refuses it",
     "EnableManagedSpotTraining": "a bool: job['spot']",
     "Environment": "job['variables']",
     "InputDataConfig": "channel(name, uri) in the order of job['channels']",
@@ -148,7 +152,7 @@ def expected(job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _texts(checks: Checks, name: str, got: Any, values: dict[str, Any]) -> None:
+def _texts(name: str, got: Any, values: dict[str, Any]) -> None:
     if got is None or got is ...:
         raise CheckFailed(
             f"{name}: the request has no 'HyperParameters'.\nWhere to look: job['hyperparameters']."
@@ -173,11 +177,9 @@ def _texts(checks: Checks, name: str, got: Any, values: dict[str, Any]) -> None:
                 f"goes "
                 "as it is."
             )
-    checks.equal(f"{name}: HyperParameters", got, expected_texts(values))
-
-
-def expected_texts(values: dict[str, Any]) -> dict[str, str]:
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    wrong = difference(got, expected({**JOBS[name], "hyperparameters": values})["HyperParameters"])
+    if wrong:
+        raise CheckFailed(f"{name}: HyperParameters: {wrong}.\nWhere to look: text, or JSON of the value.")
 
 
 def _at(request: Any, *path: str) -> Any:
