@@ -43,7 +43,8 @@ def halve(
         )
     if keep < 2:
         raise UserError(f"keep = {keep}: give 2 or more; one in so many goes on")
-    alive, survivors, looks = list(curves), [], {}
+    alive, survivors = list(curves), []
+    looks: dict[str, int] = {}
     for rung in rungs:
         scores = {name: _best(curves[name][:rung]) for name in alive}
         ranked = sorted(alive, key=scores.__getitem__, reverse=True)

@@ -140,9 +140,9 @@ def _runs(find: Any, folder: Path) -> tuple[list[Any], list[Path | None]]:
     live.mkdir()
     wanted: list[Path | None] = [runs[2], runs[4], runs[0], None]
     found = []
-    for number, run in enumerate(wanted):
+    for number, right in enumerate(wanted):
         weights = live / f"model-{number}.safetensors"
-        weights.write_bytes(b"\x77" * 64 if run is None else (run / "model.safetensors").read_bytes())
+        weights.write_bytes(b"\x77" * 64 if right is None else (right / "model.safetensors").read_bytes())
         found.append(find(list(runs), weights))
     return found, wanted
 

@@ -97,7 +97,7 @@ def request(checks: Checks, answer: Any) -> None:
 
 _LOOK = {
     "CheckpointConfig": "with spot only: S3Uri, and LocalPath /opt/ml/checkpoints",
-    "StoppingCondition": "on spot MaxWaitTimeInSeconds too, twice the run; elsewhere not: the service refuses it",
+    "StoppingCondition": "on spot MaxWaitTimeInSeconds too, twice the run; elsewhere the service refuses it",
     "EnableManagedSpotTraining": "a bool: job['spot']",
     "Environment": "job['variables']",
     "InputDataConfig": "channel(name, uri) in the order of job['channels']",
