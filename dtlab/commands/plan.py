@@ -170,9 +170,9 @@ def plan(
     }  # fmt: skip
     if not 0 <= start_minutes < math.inf:
         raise UserError(f"start_minutes = {start_minutes}: give 0 or more minutes")
-    for value in zero:
-        if value not in (0, 1, 2, 3):
-            raise UserError(f"zero = {value}: use 0 (DDP), 1 or 2 (ZeRO), 3 (FSDP)")
+    for level in zero:
+        if level not in (0, 1, 2, 3):
+            raise UserError(f"zero = {level}: use 0 (DDP), 1 or 2 (ZeRO), 3 (FSDP)")
     for name, value in limits.items():
         if value is not None and not value > 0:
             raise UserError(f"{name} = {value}: give a number above 0")
