@@ -93,7 +93,7 @@ def finished_text(found: Finished) -> str:
     if body["auc"] is not None:
         best = found.facts("evaluate").get("auc_best_reachable")
         rows.append(("test AUC", f"{body['auc']:.4f}" + (f" (best reachable {best:.4f})" if best else "")))
-    for name, each in (body["latency"] or {}).items():
+    for name, each in (body["latency"] or {}).items():  # request, batch, and the model alone
         rows.append((name, _latency(each, found.facts("evaluate")["serving_threads"])))
     done = [step for step in found.steps if step.action != "skip"]
     skipped = len(found.steps) - len(done)

@@ -29,11 +29,18 @@ AFTER = {
     "package": ("prepare", "train", "evaluate"),
 }
 _CODE = {
-    "prepare": ("data",),
-    "features": ("data",),
+    "prepare": ("data", "workflow/steps.py"),
+    "features": ("data", "workflow/steps.py"),
     "train": ("data", "models", "parallel", "ranks", "train"),
-    "evaluate": ("data", "models", "train", "workflow/serving.py", "workflow/latency.py"),
-    "package": ("workflow/serving.py", "workflow/archive.py"),
+    "evaluate": (
+        "data",
+        "models",
+        "train",
+        "workflow/steps.py",
+        "workflow/serving.py",
+        "workflow/latency.py",
+    ),
+    "package": ("workflow/steps.py", "workflow/serving.py", "workflow/archive.py"),
 }
 _PACKAGES = {
     "prepare": ("numpy", "pyarrow"),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +38,7 @@ class Latency:
     rows_per_second: float
 
 
-def measure(answer: Callable[[str], object], bodies: Sequence[str], *, rows: int, warmup: int) -> Latency:
+def measure(answer: Callable[[Any], object], bodies: Sequence[Any], *, rows: int, warmup: int) -> Latency:
     """Time ``answer`` on the bodies after the first ``warmup``; each has ``rows`` rows.
 
     >>> measure(len, ["[]"] * 30, rows=1, warmup=10).requests

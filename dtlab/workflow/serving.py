@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 
+from dtlab.data.batch import Batch
 from dtlab.data.features import Features
 from dtlab.errors import UserError, one_line
 from dtlab.train.package import Package, load_package
@@ -131,9 +132,23 @@ def predict_fn(rows: list[dict[str, Any]], served: Served, context: Any = None) 
     Raises:
         UserError: a value that its column cannot hold.
     """
+    return score(batch_of(rows, served), served)
+
+
+def batch_of(rows: list[dict[str, Any]], served: Served) -> Batch:
+    """The features of the rows, as the model takes them.
+
+    Raises:
+        UserError: a value that its column cannot hold.
+    """
     batch = served.features.transform(_table(rows, served.types), labels=False)
     weight = next(served.package.model.parameters())
-    batch = batch.to(weight.device, dtype=weight.dtype)
+    return batch.to(weight.device, dtype=weight.dtype)
+
+
+@torch.inference_mode()
+def score(batch: Batch, served: Served) -> list[float]:
+    """A probability for each row of a batch: the model alone."""
     return torch.sigmoid(served.package.model(batch.categorical, batch.dense).double()).tolist()
 
 

@@ -143,7 +143,7 @@ def evaluate(
     from dtlab.train.package import load_package
     from dtlab.train.tasks import load_task
     from dtlab.workflow.latency import measure, of_threads
-    from dtlab.workflow.serving import columns_of, input_fn, output_fn, predict_fn, serve
+    from dtlab.workflow.serving import batch_of, columns_of, input_fn, output_fn, predict_fn, score, serve
 
     loaded = load_package(model)
     assert loaded.features is not None
@@ -172,6 +172,9 @@ def evaluate(
             name: measure(answer, _bodies(rows, size, count), rows=size, warmup=options.warmup)
             for name, size in (("request", 1), ("batch", options.batch))
         }
+        # Beside them the model alone: the rest of a request is reading it and making its features.
+        ready = [batch_of(input_fn(body), served) for body in _bodies(rows, 1, count)]
+        times["model"] = measure(lambda each: score(each, served), ready, rows=1, warmup=options.warmup)
     facts = {
         "auc": found.auc,
         "log_loss": found.log_loss,

@@ -92,7 +92,7 @@ def test_first_run_does_every_step_and_the_ranks_read_what_the_features_step_wro
     rows = json.loads((folders(said)["prepare"] / "data.json").read_text())["rows"]
     assert rows["train"] + rows["validation"] == trained["rows_train"]
     assert sum(rows.values()) == 2000
-    for name, rows in (("request", 1), ("batch", 8)):
+    for name, rows in (("request", 1), ("batch", 8), ("model", 1)):
         each = said["latency"][name]
         assert (each["rows"], each["requests"], each["warmup"]) == (rows, 20, 2)
         assert 0 < each["p50_ms"] <= each["p95_ms"]
