@@ -18,7 +18,7 @@ from dtlab.errors import UserError
 
 EBS = ("gp3", "gp2", "io1", "io2", "st1", "sc1")
 EBS_LEAST_GIB = 1
-_MOST = 1e12  # of anything: beyond it is a slip of the unit
+_MOST_GIB, _MOST_HOURS = 1e9, 1e6  # an exbibyte, a century: beyond is a slip of the unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,11 @@ class Beside:
             if value is None and name == "stored_hours":
                 continue
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not 0 <= value <= _MOST:
-                what = "hours" if name.endswith("hours") else "GiB (2**30 bytes)"
-                raise UserError(f"{name} = {value!r}: give 0 or more {what}, at most {_MOST:g}")
+            what, most = (
+                ("hours", _MOST_HOURS) if name.endswith("hours") else ("GiB (2**30 bytes)", _MOST_GIB)
+            )
+            if not number or not 0 <= value <= most:
+                raise UserError(f"{name} = {value!r}: give 0 or more {what}, at most {most:g}")
         for name, words in (("storage", get_args(Volume)), ("egress_to", get_args(Destination))):
             if getattr(self, name) not in words:
                 raise UserError(f"{name} = {getattr(self, name)!r}: use one of {', '.join(words)}")

@@ -255,16 +255,15 @@ class Search:
                 f"max_gpus = {space.max_gpus}: {hosts} of the types here have {fewest * least:,} or more; "
                 "give more GPUs, fewer machines or smaller types"
             )
+        for name in ("tp", "pp"):
+            if not job.model.layers and (wanted := getattr(space, name)) and 1 not in wanted:
+                return f"{name} = {wanted[0]}: {job.model.name} has no equal layers to cut; take {name} = 1"
         asked = {"tp": space.tp, "pp": space.pp, "micro_batches": space.micro_batches, "counts": space.counts}
         said = [f"{name} = {', '.join(map(str, values))}" for name, values in asked.items() if values]
-        sizes = (
-            f"{job.model.heads} heads and an FFN of {job.model.ffn:,}"
-            if job.model.layers
-            else "no equal layers"
-        )
+        sizes = f"{job.model.heads} heads and an FFN of {job.model.ffn:,}"
         given = "".join(f", {one}" for one in said)
         return (
             f"global_batch = {job.global_batch}{given}: no way was left to try; "
             "the batch must be divisible by the data-parallel ranks and their micro-batches"
-            + (f", and tp must divide {job.model.name}'s {sizes}" if space.tp else "")
+            + (f", and tp must divide {job.model.name}'s {sizes}" if space.tp and job.model.layers else "")
         )

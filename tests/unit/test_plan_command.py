@@ -218,6 +218,8 @@ def test_own_parquet_needs_the_rows_of_its_tables_and_counts_its_own(capsys, tmp
         (["BERT-large", "--samples", "1e6", "--global-batch", "100000000000"], "at most 1e9"),
         ([*BERT[1:], "--seq-len", "999999999"], "seq_len = 999999999"),
         ([*BERT[1:], "--tp", "3"], "tp must divide BERT-large's 16 heads"),
+        (["ResNet-50", *BERT[2:], "--tp", "2"], "ResNet-50 has no equal layers to cut; take tp = 1"),
+        ([*BERT[1:], "--idle-hours", "1e9"], "idle_hours = 1000000000.0"),
         ([*BERT[1:], "--micro-batch", "3"], "micro_batches = 3"),
         ([*BERT[1:], "--counts", "10000"], "10,000 machines of the types here have"),
         ([*BERT[1:], "--instances", "p4d", "--max-gpus", "2"], "max_gpus = 2: one machine"),
