@@ -27,7 +27,7 @@ def serve_in_batches(
     """
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise UserError(f"most={most!r}: give a whole number of 1 or more")
-    free, answered = 0, []
+    free, answered = 0, list[tuple[int, int]]()
     while len(answered) < len(arrivals):
         waiting = arrivals[len(answered) : len(answered) + most]
         start = max(free, waiting[0])

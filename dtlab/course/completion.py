@@ -36,7 +36,7 @@ def completion() -> dict[str, Any]:
     from dtlab import __version__
 
     data = read_progress()
-    lessons = []
+    lessons: list[dict[str, Any]] = []
     for number, info in LESSONS.items():
         names, solved, finished = state_of(number, data)
         exercises = [_exercise(name, data) for name in names]

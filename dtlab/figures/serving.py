@@ -25,9 +25,9 @@ def serving_figure(paths: Mapping[str, Sequence[Point]], marks: Mapping[str, flo
         raise ValueError("give at least one path with a point")
     said = []
     for name, points in paths.items():
-        load, wait, compute = points[-1]
+        last, wait, computed = points[-1]
         said.append(
-            f"{name}: at {load:g} a second {wait:,.0f} ms of waiting and {compute:,.0f} ms of computing"
+            f"{name}: at {last:g} a second {wait:,.0f} ms of waiting and {computed:,.0f} ms of computing"
         )
     fig, axes = new_figure(
         "As the load grows, requests wait longer; the model is as fast as before",

@@ -446,7 +446,7 @@ if solved("16-report"):
 # %% tags=["varies"]
 if solved("16-report"):
     rows = next(generate(64)).table
-    columns = columns_of(data.features, rows.schema)
+    columns = columns_of(data.features.spec.inputs(), rows.schema)
     served = serving.serve(package, columns)
     asked = rows.select(list(columns)).to_pylist()
 
