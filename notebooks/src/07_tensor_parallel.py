@@ -828,7 +828,7 @@ with expect_failure(
 
 # %% [markdown]
 # Way out 3 is this lesson's: `shard_embeddings(model, "row_wise_cyclic")`. Its messages are dense all_to_alls, its sparse gradient never leaves the owner, and `data_parallel` leaves such tables alone. On a larger scale TorchRec does the
-# same with fused kernels.
+# same with fused kernels; `dtlab.parallel.embedding_torchrec` takes it as the engine of a table where it is installed, and says how to install it.
 
 # %% tags=["gpu-optional"]
 if torch.cuda.is_available():
