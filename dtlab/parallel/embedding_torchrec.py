@@ -3,7 +3,9 @@
 TorchRec and FBGEMM are Meta's production code for this: FBGEMM's tables update their rows *inside* the
 backward, so a gradient of the table never exists, and its row-wise Adagrad keeps one number a row. They are
 optional. FBGEMM is compiled against one release of torch, so no version of it fits all that dtlab takes:
-1.8 fits torch 2.13. ``pip install --no-deps torchrec==1.8.* fbgemm-gpu-cpu==1.8.*`` and what they ask for.
+1.8 fits torch 2.13, and trains on gloo there. No extra of dtlab can name them, because TorchRec asks for
+FBGEMM's CUDA build and torchmetrics 1.0.3: ``pip install --no-deps torchrec==1.8.* fbgemm-gpu-cpu==1.8.*``
+and then ``pip install tensordict tqdm pyre-extensions``.
 
 The engine is hidden from the module tree: no optimizer and no DDP may see weights that train themselves.
 Seen in TorchRec 1.8.0 on gloo: its "dense" kernel, not used here, fails in unpooled row-wise lookups ("Split

@@ -4,9 +4,10 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -26,6 +27,8 @@ from dtlab.train.job import run
 from dtlab.train.package import load_package
 from dtlab.train.step import FullStep
 from dtlab.train.trainer import Trainer
+
+pytestmark = pytest.mark.filterwarnings("ignore:'generators' was saved by")  # one rank is this process
 
 BASE = TrainConfig(
     data=DataConfig(name="text"),
@@ -74,10 +77,58 @@ def config_of(name: str, folder: Path, **changes: Any) -> TrainConfig:
     return replace(config, run=replace(config.run, folder=folder))
 
 
-def train_all(configs: dict[str, TrainConfig]) -> dict[str, Any]:
+class Job(NamedTuple):
+    """A run, and the checkpoint that it is to go on from: the folder of another run and the step."""
+
+    name: str
+    config: TrainConfig
+    source: Path | None = None
+    step: int = 0
+
+
+def train_all(jobs: list[Job]) -> dict[str, Any]:
+    """Run the jobs in turn on the ranks of this world; their reports."""
     tasks.load_text = small_text
-    with dtlab.world():
-        return {name: run(config) for name, config in configs.items()}
+    found = {}
+    with dtlab.world() as w:
+        for job in jobs:
+            if job.source is not None and w.is_main:
+                interrupted(job.source, job.config.run.folder, job.step)
+            w.barrier()
+            found[job.name] = run(job.config)
+    return found
+
+
+def on_ranks(jobs: list[Job], skips: list[str], folder: Path) -> tuple[dict[str, Any], dict[str, list[bool]]]:
+    """The reports of the jobs, and what ``poisoned`` says of the layouts ``skips``."""
+    return train_all(jobs), poisoned(skips, folder)
+
+
+def poisoned(names: list[str], folder: Path) -> dict[str, list[bool]]:
+    """Train in each layout with nan in a gradient of rank 1 in step 2: which steps count?"""
+    applied: list[bool] = []
+    finish = FullStep._finish
+
+    def with_nan(self: FullStep, step: int) -> None:
+        if step == 2 and agreement.rank() == 1:
+            local_part(self._parameters[0].grad).fill_(float("nan"))  # type: ignore[arg-type]
+        finish(self, step)
+        applied.append(self.applied)
+
+    FullStep._finish = with_nan  # type: ignore[method-assign]
+    found = {}
+    for name in names:
+        applied.clear()
+        config = config_of(name, folder / f"{name} poisoned", stopping=StoppingConfig(non_finite="skip"))
+        train_all([Job(name, config)])
+        found[name] = list(applied)
+    return found
+
+
+def interrupted(source: Path, target: Path, step: int) -> None:
+    """Make ``target`` the folder of a run that was interrupted when it had saved after ``step``."""
+    (found,) = (source / "checkpoints").glob(f"save-*-step-{step:010d}")
+    shutil.copytree(found, target / "checkpoints" / found.name)
 
 
 def readings(folder: Path) -> list[dict[str, Any]]:
@@ -94,22 +145,60 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(str(folder / "model" / "model.safetensors"))
 
 
-def launch_all(configs: dict[str, TrainConfig]) -> dict[str, Any]:
-    """Each configuration on as many ranks as its layout needs; a launch for each world size."""
-    found = {}
-    for size in (1, 2, 4):
-        mine = {
-            name: config for name, config in configs.items() if LAYOUTS[name.removeprefix("move ")][0] == size
-        }
-        if mine:
-            found |= dtlab.launch(train_all, size, mine, timeout=600, echo=False)[0]
-    return found
+MOVES = [
+    ("tp 2 x pp 2", "one rank"),
+    ("one rank", "tp 2 x pp 2"),
+    ("tp 2 by hand", "pp 2"),
+    ("fsdp 2 x pp 2", "zero-1 on 2"),
+    ("overfit under tp 2 x pp 2", "overfit on one rank"),
+]
+"""Runs that go on at step 4 in another layout."""
+AGAIN = ["tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x pp 2"]
+"""Runs that go on at step 2 in their own."""
+
+
+POISONED = ["fsdp 2", "tp 2", "pp 2"]
+"""Runs with nan in a gradient of one rank."""
+
+
+def place_of(move: tuple[str, str]) -> str:
+    return f"{move[0]} to {move[1]}"
+
+
+def jobs_of(size: int, folder: Path) -> tuple[list[Job], list[Job]]:
+    """The runs of the layouts of ``size`` ranks, and those that go on in one of them."""
+    mine = [name for name, (ranks, _) in LAYOUTS.items() if ranks == size]
+    fresh = [Job(name, config_of(name, folder / name)) for name in mine]
+    later = [
+        Job(place_of(move), config_of(move[1], folder / place_of(move)), folder / move[0], 4)
+        for move in MOVES
+        if move[1] in mine
+    ]
+    again = [
+        Job(f"{name} again", config_of(name, folder / f"{name} again"), folder / name, 2)
+        for name in AGAIN
+        if name in mine
+    ]
+    return fresh, later + again
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """All runs, with few starts of ranks: one rank is this process, at the beginning and at the end."""
     folder = tmp_path_factory.mktemp("layouts")
-    return folder, launch_all({name: config_of(name, folder / name) for name in LAYOUTS})
+    jobs = {size: jobs_of(size, folder) for size in (1, 2, 4)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tasks, "load_text", small_text)
+        found = train_all(jobs[1][0])
+        for size in (4, 2):  # what goes on with two ranks was saved by four, or by one
+            skips = POISONED if size == 2 else []
+            ranks = dtlab.launch(
+                on_ranks, size, [*jobs[size][0], *jobs[size][1]], skips, folder, timeout=600, echo=False
+            )
+            found |= ranks[0][0]
+            found["poisoned"] = [skipped for _, skipped in ranks]
+        found |= train_all(jobs[1][1])
+        yield folder, found
 
 
 def alone(name: str) -> str:
@@ -153,48 +242,15 @@ def test_the_package_is_the_whole_model(name: str, runs: Any) -> None:
 
 
 def test_the_report_names_the_layout(runs: Any) -> None:
-    words = {name: report["layout"] for name, report in runs[1].items()}
+    words = {name: runs[1][name]["layout"] for name in LAYOUTS}
     assert words["tp 2 by hand x pp 2"] == "pp 2 x tp 2, by hand, gpipe with 4 micro-batches"
     assert words["fsdp 2 x tp 2"] == "dp_shard 2 x tp 2, sequence parallel"
     assert words["zero-1 on 2"] == "dp_replicate 2, ZeRO-1"
 
 
-MOVES = [
-    ("tp 2 x pp 2", "one rank"),
-    ("one rank", "tp 2 x pp 2"),
-    ("tp 2 by hand", "pp 2"),
-    ("fsdp 2 x pp 2", "zero-1 on 2"),
-    ("overfit under tp 2 x pp 2", "overfit on one rank"),
-]
-AGAIN = ["tp 2 by hand", "tp 2 x pp 2", "fsdp 2 x pp 2"]
-
-
-def resumed_from(source: Path, target: Path, step: int) -> None:
-    """Make ``target`` the folder of a run that was interrupted when it had saved after ``step``."""
-    (found,) = (source / "checkpoints").glob(f"save-*-step-{step:010d}")
-    shutil.copytree(found, target / "checkpoints" / found.name)
-
-
-@pytest.fixture(scope="module")
-def moved(runs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of runs that went on at step 4 in another layout, and at step 2 in their own."""
-    folder = tmp_path_factory.mktemp("moved")
-    moves, again = {}, {}
-    for source, target in MOVES:
-        place = folder / f"{source} to {target}"
-        resumed_from(runs[0] / source, place, 4)
-        moves[target] = config_of(target, place)
-    for name in AGAIN:
-        place = folder / name
-        resumed_from(runs[0] / name, place, 2)
-        again[name] = config_of(name, place)
-    launch_all({f"move {name}": config for name, config in moves.items()} | again)
-    return folder
-
-
 @pytest.mark.parametrize("move", MOVES)
-def test_a_checkpoint_goes_on_in_another_layout(move: tuple[str, str], runs: Any, moved: Path) -> None:
-    place = moved / f"{move[0]} to {move[1]}"
+def test_a_checkpoint_goes_on_in_another_layout(move: tuple[str, str], runs: Any) -> None:
+    place = runs[0] / place_of(move)
     here, there = readings(place), readings(runs[0] / alone(move[1]))[4:]
     assert [line["step"] for line in here] == [5, 6]
     for a, b in zip(there, here, strict=True):
@@ -209,9 +265,9 @@ def test_a_checkpoint_goes_on_in_another_layout(move: tuple[str, str], runs: Any
 
 
 @pytest.mark.parametrize("name", AGAIN)
-def test_a_resume_in_the_same_layout_is_equal_to_the_bit(name: str, runs: Any, moved: Path) -> None:
-    assert [line["step"] for line in readings(moved / name)] == [3, 4, 5, 6]
-    check_same_bits(moved / name, runs[0] / name)
+def test_a_resume_in_the_same_layout_is_equal_to_the_bit(name: str, runs: Any) -> None:
+    assert [line["step"] for line in readings(runs[0] / f"{name} again")] == [3, 4, 5, 6]
+    check_same_bits(runs[0] / f"{name} again", runs[0] / name)
 
 
 def check_same_bits(one: Path, other: Path) -> None:
@@ -232,7 +288,7 @@ def killed_once(configs: dict[str, TrainConfig]) -> None:
         return step(self, *arguments)
 
     Trainer.step = dies  # type: ignore[method-assign]
-    train_all({name: config for name, config in configs.items() if not is_finished(config)})
+    train_all([Job(name, config) for name, config in configs.items() if not is_finished(config)])
 
 
 def is_finished(config: TrainConfig) -> bool:
@@ -250,28 +306,6 @@ def test_a_killed_rank_costs_no_bit_in_a_pipeline_and_under_tensor_parallelism(
         assert "resume" in (tmp_path / name / "record.jsonl").read_text()
 
 
-def poisoned(configs: dict[str, TrainConfig]) -> dict[str, list[bool]]:
-    """Train each with nan in the gradient of one part, that of rank 1, in step 2: which steps count?"""
-    applied: list[bool] = []
-    finish = FullStep._finish
-
-    def with_nan(self: FullStep, step: int) -> None:
-        if step == 2 and agreement.rank() == 1:
-            local_part(self._parameters[0].grad).fill_(float("nan"))  # type: ignore[arg-type]
-        finish(self, step)
-        applied.append(self.applied)
-
-    FullStep._finish = with_nan  # type: ignore[method-assign]
-    found = {}
-    for name, config in configs.items():
-        applied.clear()
-        train_all({name: config})
-        found[name] = list(applied)
-    return found
-
-
-def test_a_gradient_that_is_not_finite_in_one_part_is_skipped_by_all(tmp_path: Path) -> None:
-    skip = StoppingConfig(non_finite="skip")
-    configs = {name: config_of(name, tmp_path / name, stopping=skip) for name in ("fsdp 2", "tp 2", "pp 2")}
-    for rank in dtlab.launch(poisoned, 2, configs, timeout=600, echo=False):
-        assert rank == {name: [True, True, False, True, True, True] for name in configs}
+def test_a_gradient_that_is_not_finite_in_one_part_is_skipped_by_all(runs: Any) -> None:
+    for rank in runs[1]["poisoned"]:
+        assert rank == {name: [True, True, False, True, True, True] for name in POISONED}
