@@ -91,14 +91,15 @@ def folder_of(environ: Mapping[str, str], name: str) -> Path:
 def _train(environ: Mapping[str, str]) -> int:
     from dtlab.ranks.worlds import world
     from dtlab.train.job import run
-    from dtlab.train.package import DESCRIPTION
     from dtlab.train.resume import MODEL
 
     config = train_config(environ)
     folder = config.run.folder
     assert folder is not None
     with world(seed=config.run.seed) as w:
-        is_done = w.broadcast((folder / MODEL / DESCRIPTION).is_file() if w.is_main else None)
+        is_done, otherwise = w.broadcast(_finished(folder, config) if w.is_main else None)
+        if otherwise:
+            raise UserError(otherwise)
         if not is_done:
             report = run(config)
             if report["stopped_by"] is not None:
@@ -112,6 +113,25 @@ def _train(environ: Mapping[str, str]) -> int:
                 shutil.copytree(folder / MODEL, beside)
         w.barrier()
     return 0
+
+
+def _finished(folder: Path, config: TrainConfig) -> tuple[bool, str]:
+    """Whether the folder holds a finished run, and why that is not the run of this job."""
+    from dtlab.train.package import DESCRIPTION
+    from dtlab.train.resume import MODEL, finished_otherwise
+
+    if not (folder / MODEL / DESCRIPTION).is_file():
+        return False, ""
+    try:
+        differ = finished_otherwise(folder, config)
+    except UserError as error:
+        return True, str(error)
+    if not differ:
+        return True, ""
+    return True, (
+        f"checkpoints: a finished run lies there with other settings ({', '.join(differ)}); give this job a "
+        "checkpoint address of its own"
+    )
 
 
 def _of_container(environ: Mapping[str, str], values: Mapping[str, Any]) -> dict[tuple[str, str], Any]:

@@ -29,6 +29,7 @@ CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
 _MOST_LOOKED_AT = 200
 # A run may go on with these changed, and a line says so; what the weights or the samples are, it may not.
 _FIXED = ("data", "model", "run.seed", "run.dtype", "run.refit", "optim.name")
+_PLACES = ("data.root", "data.path")
 _FREE = (
     "run.output", "run.folder", "run.resume", "run.prefetch", "run.log_every", "data.workers", "data.cache",
     "data.cache_max_age_hours", "run.mlflow",
@@ -191,6 +192,28 @@ def changes(saved_job: Mapping[str, Any], job: Mapping[str, Any]) -> list[str]:
                 )
             found.append(f"{field} {before!r} -> {value!r}")
     return found
+
+
+def finished_otherwise(folder: Path, config: TrainConfig) -> list[str]:
+    """How the settings of the finished run in ``folder`` differ from ``config``, as ``optim.lr 0.1 -> 0.2``.
+
+    Places are not compared: a container may find the same data elsewhere.
+
+    Raises:
+        UserError: the description of the finished model cannot be read.
+    """
+    place = folder / MODEL / DESCRIPTION
+    try:
+        saved = json.loads(place.read_text())["config"]
+        now = _comparable(config)
+        return [
+            f"{table}.{name} {saved[table][name]!r} -> {value!r}"
+            for table, values in json.loads(json.dumps(now)).items()
+            for name, value in values.items()
+            if f"{table}.{name}" not in _PLACES and saved.get(table, {}).get(name, value) != value
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{place} cannot be read ({error}): name another folder for this run") from None
 
 
 def _comparable(config: TrainConfig) -> dict[str, Any]:

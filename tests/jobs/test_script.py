@@ -69,6 +69,13 @@ def test_model_is_packed_metrics_are_printed_and_a_finished_run_is_not_trained_a
     assert "auc=" not in capfd.readouterr().out
     assert (packed / "model.safetensors").read_bytes() == weights
 
+    # Another job with the same checkpoint address must not pass that model off as its own.
+    texts = encode({"config": str(CODE / "recommender.toml"), **SHORT, "optim.lr": 0.5})
+    (base / "input/config/hyperparameters.json").write_text(json.dumps(texts))
+    assert script.main(os.environ) == 2
+    said = "".join(capfd.readouterr())
+    assert "a finished run lies there with other settings (optim.lr 0.002 -> 0.5)" in said
+
 
 def test_bad_setting_is_one_line_and_exit_code_2(monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
