@@ -398,11 +398,11 @@ with running("64 searches"):
 
 # %%
 FIVE = [
-    dict(lr=2e-3, patience=2, goes_back=True),
-    dict(lr=5e-3, dropout=0.2, patience=2, goes_back=True),
-    dict(lr=1e-2, patience=10, goes_back=False),
-    dict(lr=5e-3, batch=128, patience=2, goes_back=True),
-    dict(lr=1e-2, batch=128, dropout=0.2, patience=2, goes_back=True),
+    dict(lr=2e-3, patience=1, goes_back=True),
+    dict(lr=5e-3, dropout=0.2, patience=1, goes_back=True),
+    dict(lr=1e-2, batch=128, patience=10, goes_back=False),
+    dict(lr=5e-3, batch=128, patience=1, goes_back=True),
+    dict(lr=1e-2, batch=128, dropout=0.2, patience=1, goes_back=True),
 ]
 NAMES = ["model", "model_new", "model_final", "model_final2", "model_final_really"]
 

@@ -7,36 +7,6 @@ import subprocess
 from dtlab.course.mutants import edit
 
 
-def _each_for_itself(w, fit, patience, most):
-    best, best_epoch, best_at, epochs = math.inf, 0, 0, 0
-    while epochs < most:
-        fit.epoch()
-        epochs += 1
-        total, rows = fit.validate()
-        if total / rows < best:
-            best, best_epoch, best_at = total / rows, epochs, fit.samples
-            fit.keep()
-        elif fit.samples - best_at >= patience:
-            break
-    fit.put_back()
-    return epochs, best_epoch
-
-
-def _rank_0_decides_alone(w, fit, patience, most):
-    best, best_epoch, best_at, epochs = math.inf, 0, 0, 0
-    while epochs < most:
-        fit.epoch()
-        epochs += 1
-        total, rows = w.broadcast(fit.validate())
-        if total / rows < best:
-            best, best_epoch, best_at = total / rows, epochs, fit.samples
-            fit.keep()
-        elif fit.samples - best_at >= patience:
-            break
-    fit.put_back()
-    return epochs, best_epoch
-
-
 def _any_rank_stops_all(w, fit, patience, most):
     """Agreed, on the wrong question: one rank's own rows are enough to stop all."""
     best, best_epoch, best_at, epochs = math.inf, 0, 0, 0
@@ -107,8 +77,8 @@ MUTANTS = {
         "the job itself": lambda job: job,
     },
     "15-stop": {
-        "each for itself": _each_for_itself,
-        "the loss of rank 0": _rank_0_decides_alone,
+        "each for itself": edit("w.gather(fit.validate(), dst=None)", "[fit.validate()]"),
+        "the loss of rank 0": edit("w.gather(fit.validate(), dst=None)", "[w.broadcast(fit.validate())]"),
         "any rank stops all": _any_rank_stops_all,
         "a mean of means": edit(
             "sum(total for total, _ in parts) / sum(rows for _, rows in parts)",
