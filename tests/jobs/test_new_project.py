@@ -34,10 +34,10 @@ def test_own_test_passes_and_a_job_of_it_survives_a_stop(tmp_path):
     job = read_job(project / "job.toml")
     assert job.name == "sales-2"
     assert make_plan(job).request["TrainingJobName"].startswith("sales-2")
-    found = rehearse(replace(job, rehearsal=replace(job.rehearsal, hosts=2, ranks_per_host=1)), timeout=200)
+    found = rehearse(replace(job, rehearsal=replace(job.rehearsal, hosts=1, ranks_per_host=1)), timeout=200)
     assert found.passed
     assert found.model_files == ("model.safetensors",)
-    assert found.exit_codes == (143, 143)
+    assert found.exit_codes == (143,)
 
 
 @pytest.mark.parametrize(
