@@ -97,7 +97,7 @@ def _train(environ: Mapping[str, str]) -> int:
     folder = config.run.folder
     assert folder is not None
     with world(seed=config.run.seed) as w:
-        is_done, otherwise = w.broadcast(_finished(folder, config) if w.is_main else None)
+        is_done, otherwise = w.broadcast(_finished(folder, config) if w.is_main else (False, ""))
         if otherwise:
             raise UserError(otherwise)
         if not is_done:
