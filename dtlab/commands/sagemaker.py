@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
+from dtlab.commands.asked import agreed
 from dtlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from dtlab.sagemaker.rehearsal import Rehearsed
 
 app = App(name="sagemaker", help="A training job on SageMaker: plan it, rehearse it here, send it, watch it.")
+app.command(
+    "dtlab.commands.sagemaker_tune:tune",
+    name="tune",
+    help="Show the request of a tuning job whose training jobs start torchrun, and its price.",
+)
+app.command(
+    "dtlab.commands.sagemaker_pipeline:pipeline",
+    name="pipeline",
+    help="Show the job as a SageMaker pipeline: prepare, features, train, evaluate, package, register.",
+)
 
 
 @app.command
@@ -123,7 +134,7 @@ def submit(
     arn = None
     if not send:
         print("\nDry run: nothing was sent. Send it with --send.", file=told)
-    elif not yes and not _agreed(found.name, found.usd_at_most):
+    elif not yes and not agreed(found.name, found.usd_at_most):
         print("Not sent.", file=told)
     else:
         from dtlab.sagemaker.batch_queue import service_job
@@ -137,13 +148,6 @@ def submit(
         body = {"name": found.name, "sent": arn is not None, "arn": arn, "usd_at_most": found.usd_at_most}
         print(json_module.dumps(body))
     return 0 if arn is not None or not send else 1
-
-
-def _agreed(name: str, usd: float | None) -> bool:
-    if not sys.stdin.isatty():
-        raise UserError("send = True: there is nobody to ask; add --yes to send the job without a question")
-    price = "an unknown price" if usd is None else f"up to ${usd:,.2f}"
-    return input(f"\nSend {name} for {price}? Type yes: ").strip().lower() == "yes"
 
 
 @app.command
@@ -291,146 +295,3 @@ def _how(found: Plan) -> str:
     layout = found.job.layout
     pipeline = f", {layout.stages} stages ({layout.schedule}, {layout.micro_batches} micro-batches)"
     return layout.launcher + (pipeline if layout.stages > 1 else "")
-
-
-@app.command
-def tune(
-    job_file: Path,
-    settings: Path,
-    /,
-    *,
-    objective: str,
-    strategy: Literal["Bayesian", "Hyperband", "Random"] = "Bayesian",
-    minimize: bool = False,
-    jobs: int = 12,
-    parallel: int = 2,
-    resource: tuple[int, int] = (1, 9),
-    seed: int = 0,
-    send: bool = False,
-    yes: bool = False,
-    json: bool = False,
-) -> int:
-    """Show the request of a tuning job whose training jobs start torchrun, and its price.
-
-    Nothing leaves this machine without --send, which asks first.
-
-    Parameters
-    ----------
-    job_file
-        TOML file such as examples/jobs/s0.toml, without the settings that are searched.
-    settings
-        TOML file with the table [tune.space], as for dtlab tune.
-    objective
-        One of the job's metrics.
-    strategy
-        How SageMaker searches.
-    minimize
-        A smaller objective is better.
-    jobs
-        Training jobs in all.
-    parallel
-        Training jobs at a time.
-    resource
-        Hyperband: least and largest number of times that a job prints the objective.
-    seed
-        Seed of the search.
-    send
-        Upload the code and create the tuning job, after a question.
-    yes
-        With --send: do not ask.
-    json
-        Print the request alone, as JSON; with --send one object that says whether it was sent.
-    """
-    from dtlab.commands.config_file import read_config_file
-    from dtlab.sagemaker.job_file import read_job
-    from dtlab.sagemaker.tuning import make_tuning_plan
-    from dtlab.train.config import TrainConfig
-    from dtlab.tune.space import read_space
-
-    wanted = read_config_file(str(settings), besides=("tune",)).get("tune", {})
-    space = read_space(wanted.get("space") if isinstance(wanted, dict) else None, TrainConfig())
-    found = make_tuning_plan(
-        read_job(job_file),
-        space,
-        objective=objective,
-        strategy=strategy,
-        maximize=not minimize,
-        jobs=jobs,
-        parallel=parallel,
-        resource=resource,
-        seed=seed,
-    )
-    told = sys.stderr if json else sys.stdout
-    if not (json and send):
-        print(json_module.dumps(found.request, indent=2))
-    price = "no price is known" if found.bill is None else f"at most {found.bill.line()}"
-    if not json or send:
-        print("\n".join(["", f"price: {price}", *(f"note: {line}" for line in found.notes)]), file=told)
-    if not send:
-        if not json:
-            print("\nDry run: nothing was sent. Send it with --send.")
-        return 0
-    arn = None
-    if yes or _agreed(found.name, found.usd_at_most):
-        from dtlab.sagemaker.tuning_client import submit_tuning
-
-        arn = submit_tuning(found)
-        look = f"dtlab sagemaker status {found.name} --tuning --region {found.job.region}"
-        print(f"\nsent: {arn}\nlook: {look}", file=told)
-    else:
-        print("Not sent.", file=told)
-    if json:
-        body = {"name": found.name, "sent": arn is not None, "arn": arn, "usd_at_most": found.usd_at_most}
-        print(json_module.dumps(body))
-    return 0 if arn is not None else 1
-
-
-@app.command
-def pipeline(
-    job_file: Path,
-    /,
-    *,
-    rehearse: bool = False,
-    folder: Path | None = None,
-    rights: bool = False,
-    send: bool = False,
-    start: bool = False,
-    parameter: tuple[str, ...] = (),
-    yes: bool = False,
-    json: bool = False,
-) -> int:
-    """Show the job as a SageMaker pipeline: prepare, features, train, evaluate, package, register.
-
-    Nothing leaves this machine without --send or --start, which ask first. Exit code 1: not sent, or the
-    rehearsal did not end with a registered model.
-
-    Parameters
-    ----------
-    job_file
-        TOML file such as examples/jobs/s4.toml, with its table [pipeline].
-    rehearse
-        Play the definition on this machine instead, step by step.
-    folder
-        With --rehearse: keep the containers' folders and the packaged model here.
-    rights
-        Print the policies instead: the least that the pipeline's role and its submitter must be allowed.
-    send
-        Upload the code, and create the pipeline or change the one of that name; that costs nothing.
-    start
-        Also start an execution, which costs.
-    parameter
-        With --start: NAME=VALUE of a parameter that is not the default, such as DataVersion=2; once for each.
-    yes
-        With --send or --start: do not ask.
-    json
-        Print the definition alone, or with --rehearse, --send or --start one object about it.
-    """
-    from dtlab.commands.sagemaker_pipeline import play, put, show
-    from dtlab.sagemaker.job_file import read_job
-
-    job = read_job(job_file)
-    if rehearse:
-        return play(job, folder, json=json)
-    if not (send or start):
-        return show(job, rights=rights, json=json)
-    return put(job, start=start, parameters=parameter, ask=None if yes else _agreed, json=json)

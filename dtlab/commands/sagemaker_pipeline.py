@@ -1,4 +1,4 @@
-"""What ``dtlab sagemaker pipeline`` does: show a definition, play it here, or send it."""
+"""``dtlab sagemaker pipeline``: show a definition, play it here, or send it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,63 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dtlab.commands.asked import agreed
 from dtlab.errors import UserError
 
 if TYPE_CHECKING:
     from dtlab.sagemaker.job import TrainingJob
     from dtlab.sagemaker.pipeline import PipelinePlan
 
-__all__ = ["play", "put", "show"]
+__all__ = ["pipeline", "play", "put", "show"]
+
+
+def pipeline(
+    job_file: Path,
+    /,
+    *,
+    rehearse: bool = False,
+    folder: Path | None = None,
+    rights: bool = False,
+    send: bool = False,
+    start: bool = False,
+    parameter: tuple[str, ...] = (),
+    yes: bool = False,
+    json: bool = False,
+) -> int:
+    """Show the job as a SageMaker pipeline: prepare, features, train, evaluate, package, register.
+
+    Nothing leaves this machine without --send or --start, which ask first. Exit code 1: not sent, or the
+    rehearsal did not end with a registered model.
+
+    Parameters
+    ----------
+    job_file
+        TOML file such as examples/jobs/s4.toml, with its table [pipeline].
+    rehearse
+        Play the definition on this machine instead, step by step.
+    folder
+        With --rehearse: keep the containers' folders and the packaged model here.
+    rights
+        Print the policies instead: the least that the pipeline's role and its submitter must be allowed.
+    send
+        Upload the code, and create the pipeline or change the one of that name; that costs nothing.
+    start
+        Also start an execution, which costs.
+    parameter
+        With --start: NAME=VALUE of a parameter that is not the default, such as DataVersion=2; once for each.
+    yes
+        With --send or --start: do not ask.
+    json
+        Print the definition alone, or with --rehearse, --send or --start one object about it.
+    """
+    from dtlab.sagemaker.job_file import read_job
+
+    job = read_job(job_file)
+    if rehearse:
+        return play(job, folder, json=json)
+    if not (send or start):
+        return show(job, rights=rights, json=json)
+    return put(job, start=start, parameters=parameter, ask=None if yes else agreed, json=json)
 
 
 def show(job: TrainingJob, *, rights: bool, json: bool) -> int:
