@@ -82,10 +82,10 @@ def exists(dotted: str) -> bool:
 
 
 @cache
-def commands() -> dict[str, str]:
-    """The commands of dtlab, each with the place of its function, or of the app that holds more."""
+def commands(file: Path = ROOT / "dtlab" / "cli.py") -> dict[str, str]:
+    """The commands that a file names, each with the place of its function, or of the app that holds more."""
     found = {}
-    for node in ast.walk(tree(ROOT / "dtlab" / "cli.py")):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "app.command":
             told = {word.arg: ast.literal_eval(word.value) for word in node.keywords if word.arg == "name"}
             found[told["name"]] = ast.literal_eval(node.args[0])
@@ -99,8 +99,11 @@ def is_command(words: list[str]) -> bool:
     if len(words) == 1:
         return exists(place.replace(":", "."))
     module, _, app = place.partition(":")
-    functions = names_in(tree(ROOT / f"{module.replace('.', '/')}.py").body)
-    function = functions.get(words[1].replace("-", "_"))
+    file = ROOT / f"{module.replace('.', '/')}.py"
+    named = commands(file).get(words[1])
+    if named is not None:
+        return app == "app" and exists(named.replace(":", "."))
+    function = names_in(tree(file).body).get(words[1].replace("-", "_"))
     return (
         app == "app"
         and isinstance(function, ast.FunctionDef)
