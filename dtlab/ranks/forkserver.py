@@ -36,11 +36,12 @@ _AT_START = ("torch", "torch.distributed", "torch.multiprocessing", "dtlab.ranks
 # may be before the first request (``ahead.py``).
 _WHEN_IDLE = ("torch._dynamo", "torch.nn.parallel", "torch.utils.data", "torchmetrics")
 # Fewer programs need these: loaded only when a rank had to import them itself. Without them each rank that
-# trains imports for 0.4 s, and each of a lesson's check for 0.07 s, in every launch anew. pandas is pyarrow's:
-# whoever fills a null loads it, for 0.3 s.
+# trains imports for 0.4 s, and each of a lesson's check for 0.07 s, in every launch anew. Arrow loads
+# pandas when it fills the first null, which takes 0.3 s.
 _WHEN_WISHED = ("torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.pipelining",
                 "torch.distributed.checkpoint", "dtlab.collectives", "dtlab.parallel",
-                "dtlab.train.job", "dtlab.course.interrupted", "dtlab.course.lessons.on_ranks", "pandas")  # fmt: skip
+                "dtlab.train.job", "dtlab.course.interrupted",
+                "dtlab.course.lessons.on_ranks", "pandas")  # fmt: skip
 _LATER = _WHEN_IDLE + _WHEN_WISHED
 _IDLE_SECONDS = 0.05
 _TICK_SECONDS = 1.0
