@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dtlab.ranks.rank_state import Frame, RankState
     from dtlab.ranks.report import RankReport
 
+LIMIT = 8.0  # seconds that the ranks of a check have, when it names no other limit
 _WORKER = os.path.join("dtlab", "ranks", "worker.py")
 _LEAVING = os.path.join("dtlab", "ranks", "leaving.py")
 SAME_CALLS = (
@@ -34,18 +35,19 @@ def on_ranks(
     measure: Callable[..., Any],
     answer: Any,
     *arguments: Any,
-    timeout: float = 8,
+    timeout: float | None = None,
     look: str = SAME_CALLS,
 ) -> list[Any]:
     """`measure(answer, *arguments)` on every rank, results in rank order.
 
-    Raises CheckFailed when the answer is no function, and when the ranks do not end in `timeout` seconds:
-    with the line of a loop that goes on for ever, with the rank that left a collective out, or with what each
+    Raises CheckFailed when the answer is no function, and when the ranks do not end in `timeout` seconds
+    (LIMIT): with the line of a loop that goes on for ever, with the rank that left a collective out, or with what each
     rank waits in and `look`. Every other failure of a rank is raised as it is.
     """
     from dtlab import RankError, launch
 
     require_function(answer)
+    timeout = LIMIT if timeout is None else timeout
     try:
         return list(launch(measure, nproc, answer, *arguments, timeout=timeout, echo=False))
     except RankError as error:
