@@ -41,8 +41,8 @@ def on_ranks(
     """`measure(answer, *arguments)` on every rank, results in rank order.
 
     Raises CheckFailed when the answer is no function, and when the ranks do not end in `timeout` seconds
-    (LIMIT): with the line of a loop that goes on for ever, with the rank that left a collective out, or with what each
-    rank waits in and `look`. Every other failure of a rank is raised as it is.
+    (default LIMIT): with the line of a loop that goes on for ever, with the rank that left a collective out,
+    or with what each rank waits in and `look`. Every other failure of a rank is raised as it is.
     """
     from dtlab import RankError, launch
 
