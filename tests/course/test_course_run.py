@@ -32,26 +32,30 @@ def test_learner_and_solution_pass_without_network_and_seconds_are_printed(sampl
     assert out.endswith("all notebooks passed\n")
 
 
-@pytest.mark.parametrize(
-    "jobs", [1, 2]
-)  # at once, no report of a notebook may be lost or mixed with another's
-def test_warnings_drift_and_no_ops_each_fail_the_run_by_name(tmp_path, capfd, jobs):
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """A course of one notebook that will warn, one that will drift, and one without a code cell."""
+    root = tmp_path_factory.mktemp("three")
     lesson(
-        tmp_path,
+        root,
         "00_warns",
         "# %%\nimport os, sys\nif os.environ.get('NOISY'): print('FutureWarning', file=sys.stderr)\n",
     )
     lesson(
-        tmp_path,
+        root,
         "00_drifts",
         "# %% tags=[\"nbval-check-output\"]\nimport os\nprint(os.environ.get('NOISY', 'no'))\n",
     )
-    lesson(tmp_path, "00_empty", "# %% [markdown]\n# nothing to run\n")
-    os.environ["NOISY"] = "yes"
-    try:
-        assert run(root=tmp_path, learner=False, jobs=jobs) == 1
-    finally:
-        del os.environ["NOISY"]
+    lesson(root, "00_empty", "# %% [markdown]\n# nothing to run\n")
+    return root
+
+
+@pytest.mark.parametrize(
+    "jobs", [1, 2]
+)  # at once, no report of a notebook may be lost or mixed with another's
+def test_warnings_drift_and_no_ops_each_fail_the_run_by_name(three, capfd, monkeypatch, jobs):
+    monkeypatch.setenv("NOISY", "yes")
+    assert run(root=three, learner=False, jobs=jobs) == 1
     out = capfd.readouterr().out
     assert "solution 00_warns.ipynb: 1 cells failed" in out
     assert "00_warns.ipynb::Cell 0 wrote to stderr" in out
