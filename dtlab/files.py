@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import os
@@ -9,7 +10,7 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from dtlab.errors import UserError
@@ -112,13 +113,43 @@ def require_writable_folder(path: Path, field: str) -> None:
     Raises:
         UserError: ``path`` is a file, or nothing can be made in it or in its nearest existing parent.
     """
+    require_folder(path, field)
+    _require_room(Path(os.path.realpath(path)), path, field)
+
+
+def require_folder(path: Path, field: str) -> None:
+    """Refuse what is there and no folder, and a name that no folder can have; nothing is written.
+
+    Raises:
+        UserError: see above.
+    """
     with _one_line(path, field):
         with suppress(FileNotFoundError, NotADirectoryError):
             path.lstat()
         place = Path(os.path.realpath(path))
         if place.exists() and not place.is_dir():
             raise UserError(f"{field} = {str(path)!r}: is a file; name a folder")
-    _require_room(place, path, field)
+
+
+@contextmanager
+def alone_in(folder: Path, field: str, command: str) -> Iterator[None]:
+    """Make ``folder`` and hold it for one ``command``; the kernel frees it when the process ends.
+
+    Raises:
+        UserError: another one holds it, or the folder cannot be written.
+    """
+    require_writable_folder(folder, field)
+    with ExitStack() as held:
+        with _one_line(folder, field):
+            folder.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context((folder / ".lock").open("a"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{field} = {str(folder)!r}: another {command} is in it; wait for it, or name another folder"
+            ) from None
+        yield
 
 
 def _require_room(parent: Path, path: Path, field: str) -> None:

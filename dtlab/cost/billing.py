@@ -94,10 +94,10 @@ def cost(
     found = _instance(instance)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise UserError(f"seconds={seconds!r} is not a number: give the seconds of use")
-    if not math.isfinite(seconds) or seconds < 0:
+    if not seconds >= 0 or seconds == math.inf:  # a whole number may be too large to be a float
         raise UserError(f"seconds={seconds!r} is not a time: give 0 or more")
     if seconds > MOST_SECONDS:
-        raise UserError(f"seconds={seconds:g} is more than a thousand years: give the seconds of use")
+        raise UserError(f"seconds={str(seconds)[:20]} is more than a thousand years: give the seconds of use")
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise UserError(f"count={count!r} is not a number of instances: give a whole number of 1 or more")
     if count > MOST_INSTANCES:

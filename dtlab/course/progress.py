@@ -27,9 +27,17 @@ def progress_file() -> Path:
     """Where progress is kept."""
     chosen = os.environ.get("DTLAB_PROGRESS")
     if chosen:
-        return Path(chosen).expanduser()
+        return _at_home(chosen)
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(home).expanduser() / "dtlab" / "progress.json"
+    return _at_home(home) / "dtlab" / "progress.json"
+
+
+def _at_home(name: str) -> Path:
+    """``name`` with the home that ``~`` stands for; as it is where there is none (``~nobody``)."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
 
 
 def read_progress() -> dict[str, dict[str, Any]]:

@@ -16,11 +16,12 @@ from typing import Any
 
 from dtlab.cost import billing
 from dtlab.diagnose.record_file import read_record
-from dtlab.errors import UserError
+from dtlab.errors import UserError, one_line
+from dtlab.files import alone_in
 from dtlab.train.config import TrainConfig
 from dtlab.train.record import RECORD
 from dtlab.tune.space import Choice, changed
-from dtlab.tune.study import Judge, StudyPlan, _optuna, suggest
+from dtlab.tune.study import Judge, StudyPlan, _optuna, mend_journal, suggest
 
 __all__ = ["Found", "TrialResult", "search"]
 
@@ -94,20 +95,49 @@ def search(
         tell: takes a line for every trial.
 
     Raises:
-        UserError: no limit is given, the grid has a range, or the first trials fail.
+        UserError: no limit is given, the grid has a range, another search is in the folder or one of another
+            space was, its journal is damaged, or the first trials fail.
     """
     grid = _grid_size(plan)
     if trials is None and budget_usd is None and max_samples is None and grid is None:
         raise UserError("trials = None: give trials, budget_usd or both; a search needs an end")
     most = min(math.inf if trials is None else trials, math.inf if grid is None else grid)
-    plan.folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(plan.folder, "folder", "dtlab tune"):
+        mend_journal(plan)
+        return _search(
+            config,
+            plan,
+            nproc=nproc,
+            judge_every=judge_every,
+            most=most,
+            is_grid=grid is not None and most == grid,
+            budget_usd=budget_usd,
+            max_samples=max_samples,
+            timeout=timeout,
+            tell=tell,
+        )
+
+
+def _search(
+    config: TrainConfig,
+    plan: StudyPlan,
+    *,
+    nproc: int,
+    judge_every: int,
+    most: float,
+    is_grid: bool,
+    budget_usd: float | None,
+    max_samples: int | None,
+    timeout: float | None,
+    tell: Callable[[str], None],
+) -> Found:
     optuna = _optuna()
     study = plan.open()
     told = len(_started(study))
     if told:
         study = plan.open(told=told)
         tell(f"going on: {told} trials are in {plan.folder}")
-    ended_by = "trials" if grid is None or most < grid else "grid"
+    ended_by = "grid" if is_grid else "trials"
     per_second = billing.cost(config.run.instance, 3600).usd / 3600
     running = [each for each in _started(study) if not each.state.is_finished()]
     per_rung = judge_every * config.optim.global_batch
@@ -120,7 +150,7 @@ def search(
             ended_by = "budget"
             break
         trial = optuna.trial.Trial(study, running.pop()._trial_id) if running else _next(study, plan)
-        values = suggest(trial, plan.space)
+        values = _suggested(trial, plan)
         folder = plan.folder / f"trial-{trial.number}"
         one = changed(config, values)
         limits = one.stopping if left is None else replace(one.stopping, max_seconds=left)
@@ -150,6 +180,16 @@ def search(
     best = order(scored, key=lambda each: each.metric or 0.0) if scored else None
     bill = billing.cost(config.run.instance, sum(each.seconds for each in results))
     return Found(tuple(results), best, sum(each.samples for each in results), bill, ended_by)
+
+
+def _suggested(trial: Any, plan: StudyPlan) -> dict[str, Any]:
+    try:
+        return suggest(trial, plan.space)
+    except ValueError as error:  # Optuna keeps the kind and the choices of every setting
+        raise UserError(
+            f"tune.space: does not fit the trials in {str(plan.folder)!r} ({one_line(str(error))}); "
+            "name another folder"
+        ) from None
 
 
 def _run(

@@ -11,24 +11,27 @@ as far. The sampler is the tree-structured Parzen estimator, which is Bayesian.
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dtlab.errors import UserError
+from dtlab.errors import UserError, one_line
 from dtlab.tune.space import Choice, Space
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import Trial
 
-__all__ = ["StudyPlan", "suggest"]
+__all__ = ["StudyPlan", "mend_journal", "suggest"]
 
 Search = Literal["bayes", "random", "grid"]
 Pruner = Literal["hyperband", "none"]
 JOURNAL = "study.journal"
+_MOST_SEED = 2**31  # restarts move it on, and NumPy takes no more than 32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +58,15 @@ class StudyPlan:
     seed: int = 0
     startup: int = 5
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= _MOST_SEED:
+            raise UserError(f"seed = {self.seed}: give 0 to {_MOST_SEED:,}")
+
     def open(self, *, told: int = 0) -> Study:
         """The study, made or found again; ``told`` moves the sampler's seed on after a restart.
 
         Raises:
-            UserError: optuna is not installed.
+            UserError: optuna is not installed, or the journal is damaged or of a search the other way.
         """
         optuna = _optuna()
         from optuna.storages import JournalStorage
@@ -67,7 +74,13 @@ class StudyPlan:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = JournalStorage(JournalFileBackend(str(self.folder / JOURNAL)))
+            try:
+                storage = JournalStorage(JournalFileBackend(str(self.folder / JOURNAL)))
+            except OSError:
+                raise
+            except Exception as error:  # Optuna replays what stands there, and raises as it comes
+                reason = one_line(f"{type(error).__name__}: {error}")
+                raise _damaged(self.folder / JOURNAL, reason) from None
         seed = self.seed + told
         sampler: Any
         if self.search != "bayes":  # the points of a grid are given, in dtlab.tune.search
@@ -79,7 +92,7 @@ class StudyPlan:
             pruner = optuna.pruners.HyperbandPruner(
                 min_resource=1, max_resource=max(1, self.rungs), reduction_factor=3
             )
-        return optuna.create_study(
+        study = optuna.create_study(
             study_name="dtlab",
             storage=storage,
             sampler=sampler,
@@ -87,6 +100,44 @@ class StudyPlan:
             direction="maximize" if self.maximize else "minimize",
             load_if_exists=True,
         )
+        if study.direction.name != ("MAXIMIZE" if self.maximize else "MINIMIZE"):
+            raise UserError(
+                f"folder = {str(self.folder)!r}: holds a search for the "
+                f"{study.direction.name.lower()[:3]}imum; name another folder"
+            )
+        return study
+
+
+def mend_journal(plan: StudyPlan) -> None:
+    """Cut off the line that a killed search did not end, and the lock that it left; nobody else is there.
+
+    Raises:
+        UserError: a line is no entry of a journal; the file is left as it is.
+    """
+    journal = plan.folder / JOURNAL
+    if not journal.exists():
+        return
+    kept = journal.read_bytes()
+    whole, _, torn = kept.rpartition(b"\n")
+    for number, line in enumerate(whole.split(b"\n") if whole else [], 1):
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict) or not isinstance(entry.get("op_code"), int):
+            raise _damaged(journal, f"line {number} is no entry of a journal")
+    if torn and not torn.startswith(b"{"):
+        raise _damaged(journal, "it ends with something else")
+    os.truncate(journal, len(kept) - len(torn))
+    for lock in plan.folder.glob(f"{JOURNAL}.lock*"):
+        lock.unlink(missing_ok=True)
+
+
+def _damaged(journal: Path, reason: str) -> UserError:
+    return UserError(
+        f"folder = {str(journal.parent)!r}: its {journal.name} is damaged ({reason}); move it away, or name "
+        "another folder"
+    )
 
 
 class Judge:

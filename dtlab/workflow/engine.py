@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dtlab.errors import UserError
+from dtlab.files import require_folder
 from dtlab.train.record import write_json
 from dtlab.workflow.config import Pipeline
 from dtlab.workflow.inputs import AFTER, STEPS, changed, inputs_of, raw_version
@@ -112,6 +113,7 @@ def look(pipeline: Pipeline) -> list[StepReport]:
         UserError: the data are not there, or a setting does not fit them.
     """
     store = Store(pipeline.options.folder)
+    require_folder(store.folder, "pipeline.folder")
     raw = raw_version(pipeline.train.data, store.folder)
     done: dict[str, Done] = {}
     found = []
@@ -290,9 +292,10 @@ def _finished_report(folder: Path) -> dict[str, Any] | None:
     from dtlab.train.package import load_package
 
     try:
-        return load_package(folder).about if (folder / "model").is_dir() else None
+        about = load_package(folder).about if (folder / "model").is_dir() else None
     except UserError:
         return None
+    return about if isinstance(about, dict) and "stopped_by" in about else None
 
 
 def _way_on(place: Path) -> str | None:

@@ -1,13 +1,12 @@
 """What a step left behind: a folder for each set of inputs, with ``step.json`` written last.
 
-A step is done when its ``step.json`` is there and every file that it lists still has the listed content. A
-killed step leaves a folder without it. Folders of earlier inputs stay: going back to an earlier setting finds
-its outputs again.
+A step is done when its ``step.json`` is there, as it was written, and every file that it lists still has the
+listed content. A killed step leaves a folder without it. Folders of earlier inputs stay: going back to an
+earlier setting finds its outputs again.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import time
@@ -17,14 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from dtlab.errors import UserError
-from dtlab.files import require_writable_folder
+from dtlab.files import alone_in, require_folder
 from dtlab.train.record import write_json
 
 __all__ = ["MARK", "Done", "Store", "content", "digest_of"]
 
 MARK = "step.json"
-FORMAT = 1
+FORMAT = 2
 
 
 def content(path: Path) -> str:
@@ -117,6 +115,7 @@ class Store:
 
     def forget(self, step: str, inputs: Mapping[str, Any]) -> None:
         """Make the step with these inputs unfinished."""
+        require_folder(self.folder / step, "pipeline.folder")
         (self.place(step, inputs) / MARK).unlink(missing_ok=True)
 
     def finish(
@@ -133,16 +132,13 @@ class Store:
         place = self.place(step, inputs)
         found = {name: content(place / name) for name in sorted(outputs)}
         also = tuple(str(path.absolute()) for path in elsewhere)
-        write_json(
-            place / MARK,
-            {
-                "format": FORMAT,
-                **asdict(Done(step, dict(inputs), found, also, dict(facts), round(seconds, 3), time.time())),
-            },
-            "pipeline.folder",
-        )
+        body = asdict(Done(step, dict(inputs), found, also, dict(facts), round(seconds, 3), time.time()))
+        write_json(place / MARK, body, "pipeline.folder")
+        # As read back: what JSON cannot hold is the same now and later.
+        body = json.loads((place / MARK).read_text(encoding="utf-8"))
+        write_json(place / MARK, {"format": FORMAT, "digest": digest_of(body), **body}, "pipeline.folder")
         done = _read(place)
-        assert done is not None  # as read back: what JSON cannot hold is the same now and later
+        assert done is not None
         return done
 
     @contextmanager
@@ -152,31 +148,16 @@ class Store:
         Raises:
             UserError: another one holds it, or the folder cannot be written.
         """
-        require_writable_folder(self.folder, "pipeline.folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(
-                    f"pipeline.folder = {str(self.folder)!r}: another dtlab pipeline run is in it; wait for "
-                    "it, or name another folder"
-                ) from None
+        with alone_in(self.folder, "pipeline.folder", "dtlab pipeline run"):
             yield
 
 
 def _read(place: Path) -> Done | None:
-    """What ``step.json`` says; None where it is missing, torn or from somebody else."""
+    """What ``step.json`` says; None where it is missing, torn, edited or from somebody else."""
     try:
         values = json.loads((place / MARK).read_text(encoding="utf-8"))
-        if values.pop("format") != FORMAT:
+        if values.pop("format") != FORMAT or values.pop("digest") != digest_of(values):
             return None
-        done = Done(**{**values, "elsewhere": tuple(values["elsewhere"])})
-        plain = isinstance(done.inputs, dict) and isinstance(done.facts, dict)
-        files = isinstance(done.outputs, dict) and all(
-            isinstance(name, str) and not Path(name).is_absolute() and ".." not in Path(name).parts
-            for name in done.outputs
-        )
-        return done if plain and files and isinstance(done.finished, int | float) else None
+        return Done(**{**values, "elsewhere": tuple(values["elsewhere"])})
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

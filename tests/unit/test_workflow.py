@@ -74,11 +74,12 @@ def test_folder_of_another_pipeline_that_runs_is_refused(tmp_path, capsys):
     assert "another dtlab pipeline run is in it" in capsys.readouterr().err
 
 
-def test_folder_that_is_a_file_is_refused_before_anything_is_read(tmp_path, capsys):
+@pytest.mark.parametrize("command", ["run", "status"])
+def test_folder_that_is_a_file_is_refused_before_anything_is_read(command, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     file = tmp_path / "pipeline.toml"
     file.write_text(f"[data]\nname = 'clicks'\n[pipeline]\nfolder = '{tmp_path}/file'\n")
-    assert main(["pipeline", "run", str(file)]) == 2
+    assert main(["pipeline", command, str(file)]) == 2
     assert "pipeline.folder" in capsys.readouterr().err
 
 
@@ -99,6 +100,32 @@ def test_step_is_done_only_while_its_outputs_are_what_it_wrote(tmp_path):
     assert store.find("prepare", inputs)[1] == "output out.txt is not what the step wrote"
     (place / "out.txt").unlink()
     assert store.find("prepare", inputs)[1] == "output out.txt is missing"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"facts": {}},
+        {"outputs": {"a\0": ""}},
+        {"outputs": {"../x": ""}},
+        {"elsewhere": [5]},
+        {"finished": None},
+    ],
+)
+def test_step_file_that_was_edited_is_a_step_that_was_not_finished(edit, tmp_path):
+    store = Store(tmp_path)
+    store.place("prepare", {}).mkdir(parents=True)
+    store.finish("prepare", {}, (), {"auc": math.nan}, seconds=1.0)
+    assert store.find("prepare", {})[1] is None
+    mark = store.place("prepare", {}) / "step.json"
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | edit))
+    assert store.find("prepare", {}) == (None, "was not finished")
+
+
+def test_step_whose_place_is_a_file_is_refused_by_name(tmp_path):
+    (tmp_path / "train").write_text("")
+    with pytest.raises(UserError, match=r"pipeline\.folder.*is a file"):
+        Store(tmp_path).forget("train", {})
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}', '{"format": 1, "outputs": {"../x": ""}}'])
