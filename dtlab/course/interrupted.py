@@ -157,7 +157,7 @@ def _is_first_attempt() -> bool:
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
 
-def without_each(w: World, data: Rows, folder: str | Path, at: int = 30) -> dict[str, Run]:
+def without_each(w: World, data: Rows, folder: str | Path, at: int = 45) -> dict[str, Run]:
     """Runs that go on to TOTAL from a checkpoint of step `at`, each without one part of its state.
 
     By the name of the part that was not put back; "nothing" is the run that got all of them.

@@ -119,9 +119,9 @@ alone = train({"reference": Plan("AdamW", 1e-3, 64)})
 plans = {
     "S3 naive": Plan("AdamW", 1e-3, 4 * 64),
     "S3 failure 1": Plan("AdamW", 1e-4, 4 * 16),
-    "same batch, same rate": Plan("AdamW", 1e-3, 4 * 16, most_steps=20),
+    "same batch, same rate": Plan("AdamW", 1e-3, 4 * 16, most_steps=10),
     "AdamW x 4, no warm-up": Plan("AdamW", 4 * 0.02, 4 * 64),
-    "SGD x 4, no warm-up": Plan("SGD", 4 * 0.9, 4 * 64, most_steps=20),
+    "SGD x 4, no warm-up": Plan("SGD", 4 * 0.9, 4 * 64, most_steps=10),
 }
 four = launch(train, 4, plans, timeout=90)
 

@@ -472,8 +472,8 @@ check("06-recompute", Recompute)
 
 # %% [markdown]
 # ## The real thing
-# `dtlab.Trainer` does all three: `micro_batch=`, `checkpoint_activations=`, `precision=`. Under it are DDP's `no_sync`, `torch.utils.checkpoint` and `torch.amp.GradScaler`. One process with the whole batch of 32 windows
-# against two ranks with 16 each:
+# `dtlab.Trainer` does all three: `micro_batch=`, `checkpoint_activations=`, `precision=`. Under it are DDP's `no_sync`, `torch.utils.checkpoint` and `torch.amp.GradScaler`. One process with the whole batch of 16 windows
+# against two ranks with 8 each:
 
 
 # %%
@@ -481,7 +481,7 @@ def with_trainer(options):
     """Weights after one clipped step of SGD, all-reduces and peak of this rank, for each of `options`."""
     found = {}
     with world() as w:
-        mine = sample.split([32 // w.size] * w.size + [96])[w.rank]
+        mine = sample.split([16 // w.size] * w.size + [112])[w.rank]
         for name, chosen in options.items():
             with trace_memory() as trace:
                 model = new_model()
@@ -493,7 +493,7 @@ def with_trainer(options):
                     **chosen,
                 )
                 with traffic() as sent:
-                    trainer.step(mine, 32)
+                    trainer.step(mine, 16)
             weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
             found[name] = weights, sent.by_op["all_reduce"].calls, trace.peak
     return found

@@ -194,7 +194,7 @@ assert rows_of_last_epoch(whole) == ROWS > rows_of_last_epoch(resumed)
 # The sampler began anew at step 30 with the order of the *first* epoch, so its "epochs" no longer end where epochs end: some rows twice, others never. No coverage of an epoch is promised by the number of its steps.
 #
 # ## Look: which part of the state is missed?
-# `without_each` saves everything at step 30 with dtlab's `Checkpointer`, puts all but one part into a new run, and goes on to step 60; once for each part. Each is compared with the
+# `without_each` saves everything at step 45 with dtlab's `Checkpointer`, puts all but one part into a new run, and goes on to step 60; once for each part. Each is compared with the
 # run that nothing happened to.
 
 
@@ -204,7 +204,7 @@ def by_part(folder):
     with world() as w:
         right, rows = whole[w.rank], {}
         for missing, run in without_each(w, data, folder).items():
-            same = run.rates == right["rates"][30:], run.seen == right["seen"][30:]
+            same = run.rates == right["rates"][45:], run.seen == right["seen"][45:]
             rows[missing] = (*same, run.weights().equal(right["weights"]))
         return rows
 
