@@ -120,6 +120,10 @@ def fit(
     print("error: nine of ten such runs are expected within it; it grows with the distance from your runs")
     for note in dict.fromkeys(note for each in predictions for note in each.notes):
         print(f"note: {note}")
+    if fitted.per_sample == 0:
+        print(
+            "note: a step with more samples took no longer; give runs of larger batches, on an idle machine"
+        )
     if output is not None:
         print(f"written to {output}, for dtlab plan --calibration {output}")
 

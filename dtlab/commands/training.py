@@ -147,7 +147,7 @@ def summary(outcome: dict) -> str:
     lines = [
         ("ranks", _ranks(outcome)),
         ("samples seen", f"{seen}, {outcome['duplicate_rows']:,} twice"),
-        ("epochs", f"{outcome['epochs']} kept, {outcome['epochs_tried']} tried"),
+        _length(outcome),
         _quality(outcome, best),
         *_cache(outcome),
         ("speed", f"{outcome['samples_per_second']:,.0f} samples/s"),
@@ -157,6 +157,12 @@ def summary(outcome: dict) -> str:
         ("run", outcome["run"] or "not recorded"),
     ]
     return "\n".join(f"{name:<14} {value}" for name, value in lines)
+
+
+def _length(outcome: dict) -> tuple[str, str]:
+    if outcome["missed_rows"] is None:  # a run of so many steps, which validates nothing
+        return "steps", f"{outcome['optimizer_steps']:,}, as run.max_steps says"
+    return "epochs", f"{outcome['epochs']} kept, {outcome['epochs_tried']} tried"
 
 
 def _ranks(outcome: dict) -> str:

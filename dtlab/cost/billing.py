@@ -61,7 +61,7 @@ class Bill:
         use = f"{self.count} x {name}{cards} x {_duration(self.billed_seconds)}"
         text = f"{_usd(self.usd)} = {use} at {self.price.line()}"
         if self.seconds and self.billed_seconds > self.seconds:
-            text += f"; {self.seconds:g} s of use, billed for the minimum of {MINIMUM_SECONDS:g} s"
+            text += f"; {self.seconds:.4g} s of use, billed for the minimum of {MINIMUM_SECONDS:g} s"
         if self.instance.retired:
             text += f"; no longer sold, today {' or '.join(self.instance.successors)}"
         return text

@@ -105,7 +105,6 @@ def calibration_line(own: OwnCalibration, plan: Plan) -> str:
         return said
     ranks = max(run.ranks for run in own.runs)
     step = own.fit().predict(ranks, max(job.global_batch, ranks), max(run.nodes for run in own.runs))
-    return (
-        f"{said} On {ranks} ranks where they ran the job takes {job.steps * step.step_seconds / 3600:,.2f} h "
-        f"+-{step.error:.0%} (not priced)."
-    )
+    seconds = job.steps * step.step_seconds
+    length = f"{seconds / 3600:,.2f} h" if seconds >= 360 else f"{seconds:.3g} s"
+    return f"{said} On {ranks} ranks where they ran the job takes {length} +-{step.error:.0%} (not priced)."

@@ -120,7 +120,9 @@ def losses(record: RunRecord) -> list[Line]:
     known = [value for value in course if value is not None]
     if not known:
         return []
-    value = f"training loss {known[0]:.4f} -> {known[-1]:.4f} over {len(known)} epoch(s)"
+    value = f"training loss {known[0]:.4f} -> {known[-1]:.4f} over {len(known)} epochs"
+    if len(known) == 1:
+        value = f"training loss {known[0]:.4f}, the mean of the one epoch or part of it that was trained"
     if known[-1] > known[0]:
         return [Line(WARN, "loss", f"{value}: it rose", "lower optim.lr, or warm up (schedule.warmup)")]
     return [Line(OK, "loss", value)]

@@ -26,7 +26,8 @@ def build_mesh(dims: ParallelDims, device_type: str | None = None) -> DeviceMesh
     """
     if not dist.is_initialized():
         raise UserError(
-            "build_mesh: there is no process group; call it inside `with dtlab.world():` on ranks"
+            "build_mesh: there is no process group; start ranks (torchrun or dtlab.launch) and call it "
+            "inside `with dtlab.world():`; one process alone needs no mesh"
         )
     full = dims.of(dist.get_world_size())
     if device_type is None:

@@ -197,6 +197,14 @@ class TrainConfig:
             f"run.max_steps = {steps} makes a run that validates nothing, so the rate would never be cut; "
             "take optim.max_epochs, or another kind",
         )
+        warmup, unit = self.schedule.warmup, self.schedule.unit
+        _require(
+            unit != "step" or steps is None or warmup <= steps,
+            "schedule.warmup",
+            int(warmup),
+            f"longer than the run of run.max_steps = {steps}, so the full rate would never be reached; "
+            f"take for example --schedule.warmup {max(1, (steps or 0) // 10)}",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values: paths become text."""

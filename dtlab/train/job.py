@@ -296,6 +296,8 @@ class Job:
 
     def _evaluate(self, split: Split) -> Any:
         self.watch.evaluate()
+        if split == "test" and self.world.is_main:
+            self.world.log.info("scoring the test set")  # of a short run the longest part
         metrics = self.task.evaluate(
             unwrap(self.parts.trainer.model), split, self.config.run.eval_batch, self.watch.between
         )

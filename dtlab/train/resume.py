@@ -95,7 +95,10 @@ def run_folder(config: TrainConfig) -> Path | None:
         for folder in known:
             if candidates(folder / CHECKPOINTS) and not _is_finished(folder):
                 return folder
-        raise UserError(f"run.resume = True: no interrupted run with a checkpoint in {str(run.output)!r}")
+        raise UserError(
+            f"run.resume = True: no interrupted run with a checkpoint in {str(run.output)!r}; a finished run "
+            "does not go on: leave --resume out to start a new one"
+        )
     name = job_name(os.environ)
     mine = {"job": name, "config": _comparable(config)}
     for folder in known if name is not None else []:

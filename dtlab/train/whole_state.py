@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
@@ -15,12 +15,16 @@ from torch.optim import Optimizer
 from dtlab.ranks import agreement
 from dtlab.train.full_state import gather_state, scatter_state
 
+if TYPE_CHECKING:
+    from dtlab.parallel.pipeline import Pipeline
+
 __all__ = ["WholeState"]
 
 
 class WholeState:
     """What one process would have saved of ``model`` and, if given, of its ``optimizer``.
 
+    - ``model``: in any layout, wrapped or not, or this rank's ``Pipeline``.
     - For tables and layouts that :func:`dtlab.train.full_state.gather_state` knows. The whole state is in the
       memory of every rank while it is saved or loaded.
     - A run goes on from it on any number of ranks, and in another layout.
@@ -31,7 +35,7 @@ class WholeState:
     True
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer | None = None) -> None:
+    def __init__(self, model: nn.Module | Pipeline, optimizer: Optimizer | None = None) -> None:
         self._model, self._optimizer = model, optimizer
 
     def state_dict(self) -> dict[str, Any]:

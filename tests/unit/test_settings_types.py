@@ -100,6 +100,10 @@ def test_table_that_no_run_has_is_not_passed_over(values, named):
             lambda: TrainConfig(schedule=ScheduleConfig(kind="plateau"), run=RunConfig(max_steps=10)),
             ["schedule.kind", "'plateau'", "run.max_steps = 10"],
         ),
+        (
+            lambda: TrainConfig(schedule=ScheduleConfig(warmup=10), run=RunConfig(max_steps=6)),
+            ["schedule.warmup = 10:", "run.max_steps = 6", "--schedule.warmup 1"],
+        ),
     ],
 )
 def test_setting_that_another_one_makes_useless_is_not_passed_over(build, named):
