@@ -24,6 +24,7 @@ from dtlab.collectives.traffic_counter import traffic
 from dtlab.data.config import DataConfig
 from dtlab.data.datasets import Dataset, load_dataset
 from dtlab.data.sampler import GlobalBatchSampler
+from dtlab.errors import UserError
 from dtlab.models.deepfm import DeepFM
 from dtlab.parallel.ddp import data_parallel, unwrap
 from dtlab.ranks.seeds import seed_everything
@@ -99,6 +100,51 @@ class Recipe:
 FAULTY = Recipe()
 
 
+# ---------------------------------------------------------------- what the slots give
+
+
+def shared(recipe: Recipe, w: World, model: nn.Module) -> nn.Module:
+    """The model of ``recipe.share``. UserError when it is no module."""
+    given = _given(recipe.share(w, model))
+    if not isinstance(given, nn.Module):
+        raise UserError(f"share: gave a {type(given).__name__}; give the model, a module")
+    return given
+
+
+def ordered(recipe: Recipe, w: World, rows: int, seed: int) -> Any:
+    """The sampler of ``recipe.order``. UserError when it has no state to go on from."""
+    given = _given(recipe.order(w, rows, seed))
+    if not hasattr(given, "state_dict") or not hasattr(given, "load_state_dict"):
+        raise UserError(
+            f"order: a {type(given).__name__} has no state_dict() and load_state_dict(), so a resumed run "
+            "would not know its place in the epoch; give a sampler that has them"
+        )
+    return given
+
+
+def parts_kept(recipe: Recipe, run: Run) -> dict[str, Any]:
+    """The parts of ``recipe.kept``. UserError when they are no dict."""
+    given = _given(recipe.kept(run))
+    if not isinstance(given, dict):
+        raise UserError(f'kept: gave a {type(given).__name__}; give a dict, {{"name": part, ...}}')
+    return given
+
+
+def auc_said(recipe: Recipe, w: World, model: nn.Module, table: Batch) -> float:
+    """The number of ``recipe.auc``. UserError when it is none."""
+    given = _given(recipe.auc(w, model, table))
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise UserError(f"auc: gave a {type(given).__name__}; give one float") from None
+
+
+def _given(value: Any) -> Any:
+    if value is None or value is ...:
+        raise NotImplementedError  # the exercise is still to do
+    return value
+
+
 class Run:
     """One rank's part: ``model``, ``optimizer``, ``sampler`` and ``precision`` have a state.
 
@@ -110,15 +156,11 @@ class Run:
         torch.set_num_threads(1)
         self.w, self.table = w, data.train
         seed_everything(seed)  # the same weights on every rank
-        self.replica = recipe.share(w, recommender(data))
-        if self.replica is None or self.replica is ...:
-            raise NotImplementedError
+        self.replica = shared(recipe, w, recommender(data))
         self.model = unwrap(self.replica)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
         self.precision = pick_precision("cpu", recipe.precision)
-        self.sampler = recipe.order(w, len(self.table), seed)
-        if self.sampler is None or self.sampler is ...:
-            raise NotImplementedError
+        self.sampler = ordered(recipe, w, len(self.table), seed)
         seed_everything(seed, w.rank)  # dropout differs from rank to rank
         self.steps = 0
         self.seen: list[Tensor] = []

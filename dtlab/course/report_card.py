@@ -27,7 +27,18 @@ from torch import Tensor, nn
 
 from dtlab import launch, world
 from dtlab.cost.embedding import dense_bytes
-from dtlab.course.capstone import DIM, GLOBAL_BATCH, Recipe, Run, loss_sum, recommender
+from dtlab.course.capstone import (
+    DIM,
+    GLOBAL_BATCH,
+    Recipe,
+    Run,
+    auc_said,
+    loss_sum,
+    ordered,
+    parts_kept,
+    recommender,
+    shared,
+)
 from dtlab.course.display import show_html
 from dtlab.data.coverage import Seen, seen
 from dtlab.data.datasets import Dataset
@@ -63,6 +74,10 @@ class Measured:
     """Parts of the run that are not what they were, right after the load."""
     weights: dict[str, Tensor] = field(default_factory=dict)
     """Of the trained model, as one process would have it."""
+    batch: int = GLOBAL_BATCH
+    """Rows of the first step, over all ranks."""
+    orders: int = 3
+    """How many of three orders differ: this epoch's, the next one's, that of another seed."""
 
 
 def _start(function: Any, ranks: int, *arguments: Any) -> Sequence[Any]:
@@ -90,6 +105,8 @@ def measure(recipe: Recipe, data: Dataset, *, seed: int = 0, start: Launch = _st
         is_resumed=all(_same(a["weights"], b["weights"]) for a, b in zip(whole, again, strict=True)),
         missing=sorted({name for a, b in zip(whole, again, strict=True) for name in _differ(a, b)}),
         weights=whole[0]["weights"],
+        batch=sum(one["batch"] for one in whole),
+        orders=min(one["orders"] for one in whole),
     )
 
 
@@ -190,15 +207,15 @@ def _whole_epoch(recipe: Recipe, data: Dataset, folder: Path, middle: int, seed:
                 saved.save(_parts(recipe, run), step, samples=step * GLOBAL_BATCH)
                 state = _state(run)
         scores = score(run.model, data.test)
-        said = recipe.auc(w, run.model, data.test)
-        if said is None or said is ...:
-            raise NotImplementedError
+        said = auc_said(recipe, w, run.model, data.test)
         return {
             "first steps": first,
             "seen": torch.cat(run.seen) if run.seen else torch.empty(0, dtype=torch.int64),
             "bytes": run.bytes,
             "scores": (scores["logits"], scores["labels"]) if scores is not None else None,
-            "said": float(said),
+            "said": said,
+            "batch": len(run.seen[0]) if run.seen else 0,
+            "orders": _orders(w, recipe, run, seed),
             "state": state,
             "weights": full_state(run.model),
         }
@@ -216,10 +233,16 @@ def _from_the_middle(recipe: Recipe, data: Dataset, folder: Path, seed: int) -> 
 
 
 def _parts(recipe: Recipe, run: Run) -> dict[str, Any]:
-    parts = recipe.kept(run)
-    if parts is None or parts is ...:
-        raise NotImplementedError
-    return {"nothing": {}, **parts}  # an empty checkpoint is one, too
+    return {"nothing": {}, **parts_kept(recipe, run)}  # an empty checkpoint is one, too
+
+
+def _orders(w: World, recipe: Recipe, run: Run, seed: int) -> int:
+    """How many different orders this rank gets: in the epoch, in the next one, and with another seed."""
+    other = ordered(recipe, w, len(run.table), seed + 1)
+    later = [torch.cat([torch.as_tensor(rows) for rows in sampler]) for sampler in (run.sampler, other)]
+    return len(
+        {tuple(ids.tolist()) for ids in (torch.cat(run.seen), *(run.table.ids[rows] for rows in later))}
+    )
 
 
 def _state(run: Run) -> dict[str, Any]:
@@ -237,9 +260,7 @@ def _state(run: Run) -> dict[str, Any]:
 def _first_steps(w: World, recipe: Recipe, data: Dataset, seed: int) -> dict[str, Tensor]:
     """Weights after a few steps of SGD on rows that are dealt out right; without dropout."""
     seed_everything(seed)
-    replica = recipe.share(w, recommender(data, dropout=0.0))
-    if replica is None or replica is ...:
-        raise NotImplementedError
+    replica = shared(recipe, w, recommender(data, dropout=0.0))
     sampler = GlobalBatchSampler(len(data.train), GLOBAL_BATCH, seed=seed, rank=w.rank, world_size=w.size)
     _sgd(replica, unwrap(replica), data, sampler, w.size)
     return full_state(unwrap(replica))

@@ -115,7 +115,8 @@ def check_whole(model: nn.Module) -> None:
         if hasattr(parameter, "shard_group"):
             raise UserError(
                 f"{name}: every rank holds another part of it, of which a saved file would keep one; "
-                "save dtlab.parallel.embedding.full_state(model), which all ranks call"
+                "save dtlab.parallel.embedding.full_state(model), which all ranks call, or "
+                "dtlab.train.whole_state.WholeState(model, optimizer)"
             )
         if stage_group(parameter) is not None:
             raise UserError(

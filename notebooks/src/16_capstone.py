@@ -201,6 +201,7 @@ for name, one in known.items():
     print(f"   samples a second: {speeds}")
 print(f"tables: {JOB.state_bytes / 1e9:.0f} GB; {JOB.deadline_seconds / HOUR:.0f} h", end="; ")
 print(f"${JOB.budget_cents / 100:.0f}; {JOB.samples:,.0f} samples")
+print(f"MOST_HOSTS = {MOST_HOSTS}; ROOM = {ROOM}: the tables may fill {ROOM:.0%} of a card")
 
 
 # %% tags=["exercise"]
@@ -383,7 +384,8 @@ final = replace(Recipe(order, share, kept, auc), precision=plan["precision"])
 hint("16-report")
 
 # %%
-if solved("16-trainer") and solved("16-plan") and plan is not ...:
+mine = your_card = None
+if solved("16-trainer") and solved("16-plan") and ... not in (plan, final):
     with running("your trainer, twice"):
         mine = measure(final, data)
     your_card = card_of(mine, least_auc=0.70) + plan_card(plan)
@@ -399,6 +401,9 @@ check("16-report", final, plan)
 
 # %% tags=["nbval-check-output"]
 if solved("16-report"):
+    if mine is None:  # the cell above the check did not run with this answer
+        mine = measure(final, data)
+        your_card = card_of(mine, least_auc=0.70) + plan_card(plan)
     times = found.bytes / mine.bytes
     print(f"bytes of a rank in a step: {found.bytes:,} before, {mine.bytes:,} now: {times:.0f} x less")
     print("rows that came twice:", len(found.rows.twice), "before,", len(mine.rows.twice), "now")
@@ -416,10 +421,11 @@ if solved("16-report"):
 if solved("16-serving") and solved("16-report"):
     requests = at_random(9.78)
     theirs = serve_in_batches(requests, 8, in_batches)
-    print("waiting and computing of 40,000 requests:", theirs == serve(requests, 8, in_batches))
+    yours = [tuple(pair) for pair in serve(requests, 8, in_batches)]
+    print("waiting and computing of 40,000 requests:", theirs == yours)
     usd = billing.cost(plan["instance"], plan["seconds"], plan["hosts"]).usd
     print("cents of the plan:", plan["cents"] == round(100 * usd))
-    assert theirs == serve(requests, 8, in_batches)
+    assert theirs == yours
 
 # %% [markdown]
 # The model leaves the ranks as a package: weights as safetensors, the features that made its inputs, and nothing that has to be unpickled. One process reads it. Is it the model of the report card?
@@ -469,7 +475,7 @@ if solved("16-report"):
 # ```
 # dtlab pipeline run examples/pipeline.toml
 # dtlab plan "S4 DeepFM 1M x 1024" --samples 2e9 --global-batch 8192 --budget 250 --sparse-table
-# dtlab predict RUN/model rows.parquet scores.parquet
+# dtlab predict RUN rows.parquet --output scores.parquet
 # ```
 # The first is everything that S4 had as hand scripts: prepare, features, train, evaluate, package; a step whose inputs have not changed is skipped. The second searches more machines than the lesson's four, and says which of its times stand on a measured run. The third scores a file.
 #

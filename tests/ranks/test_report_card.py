@@ -59,6 +59,7 @@ def test_a_sound_trainer_passes_every_line(sound, data):
     assert sound.rows.once
     assert len(sound.rows.ids) == len(data.train)
     assert sound.missing == []
+    assert (sound.batch, sound.orders) == (GLOBAL_BATCH, 3)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from dtlab.course.lessons import l16_plan, l16_report, l16_serving  # noqa: F401
 from dtlab.course.lessons.on_ranks import SAME_CALLS, require_function, stuck
 
 if TYPE_CHECKING:
+    from dtlab.course.report_card import Measured
     from dtlab.diagnose.report_lines import Line
 
 ROWS, SEED = 5_000, 3
@@ -47,9 +48,28 @@ def trainer(checks: Checks, answer: Any, share: Any, kept: Any, auc: Any) -> Non
         len(measured.said),
         look=lines["AUC that the trainer reports"].look,
     )
+    steps_of_rows(checks, measured)
     passes(checks, lines["one model on all ranks"])
     passes(checks, lines["bytes of a rank in a step"])
     passes(checks, lines["resume, new processes"])
+
+
+def steps_of_rows(checks: Checks, measured: Measured) -> None:
+    """Require steps of the global batch, and another order for each epoch and seed."""
+    from dtlab.course.capstone import GLOBAL_BATCH
+
+    checks.equal(
+        "rows of the first step, over all ranks",
+        measured.batch,
+        GLOBAL_BATCH,
+        look="a sampler that knows its ranks takes the global batch and cuts it itself",
+    )
+    checks.equal(
+        "different orders, of an epoch, the next one and another seed",
+        measured.orders,
+        3,
+        look="each epoch is shuffled anew, from `seed` and the number of the epoch",
+    )
 
 
 def passes(checks: Checks, line: Line) -> None:

@@ -58,17 +58,18 @@ def plan(checks: Checks, answer: Any) -> None:
         if got is None:
             raise CheckFailed(
                 f"{name}: got None, but {wanted['instance']} in {wanted['precision']} will do for "
-                f"{wanted['cents']} cents.\nWhere to look: a limit that is just met is met (<=)."
+                f"{wanted['cents']} cents and {wanted['seconds']:,.0f} s.\nWhere to look: prices are "
+                "dollars an hour, times are seconds, and a limit that is just met is met (<=)."
             )
         if not isinstance(got, dict) or set(got) != set(PLAN_KEYS):
-            raise CheckFailed(f"{name}: got {got!r}: give a dict with {', '.join(PLAN_KEYS)}.")
+            raise CheckFailed(f"{name}: got {got!r}: give a dict with {', '.join(PLAN_KEYS)}, nothing else.")
         checks.integer(f"{name}: cents", got["cents"], wanted["cents"], look=_why(CASES[name], got, wanted))
     checks.equal(
         "the choice for each job",
         given,
         right,
         tolerance=1e-9,
-        look="of equal cents the faster; None if none",
+        look="seconds of the whole run; of equal cents the faster; None if there is none",
     )
 
 

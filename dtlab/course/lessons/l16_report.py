@@ -21,7 +21,7 @@ def report(checks: Checks, answer: Any, plan: Any) -> None:
     """The plan's cents, then its lines, then the recipe measured in the plan's format."""
     from dtlab.course.capstone import Recipe, clicks
     from dtlab.course.capstone_plan import PLAN_KEYS, plan_card
-    from dtlab.course.lessons.l16 import passes, start_ranks
+    from dtlab.course.lessons.l16 import passes, start_ranks, steps_of_rows
     from dtlab.course.report_card import card_of, measure
 
     if plan is None or is_stub(plan):
@@ -42,5 +42,6 @@ def report(checks: Checks, answer: Any, plan: Any) -> None:
         look="a report card in another format than the plan's says nothing of the run that will be paid",
     )
     measured = measure(answer, clicks(), seed=SEED, start=start_ranks(150))
+    steps_of_rows(checks, measured)
     for line in card_of(measured, least_auc=LEAST_AUC).lines:
         passes(checks, line)

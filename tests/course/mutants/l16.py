@@ -11,6 +11,8 @@ _PLAN = "plan = choose_plan(JOB, machines())"
 
 MUTANTS = {
     "16-trainer": {
+        "a rank's share of the batch": edit("rows, GLOBAL_BATCH, seed", "rows, GLOBAL_BATCH // w.size, seed"),
+        "the seed is not used": edit("GLOBAL_BATCH, seed=seed)", "GLOBAL_BATCH)"),
         "the tail is dropped": edit("seed=seed)", 'seed=seed, tail="drop")'),
         "tables dealt out, nothing averaged": edit(_SHARE, 'shard_embeddings(model, "row_wise")'),
         "without the generators": edit(', "generators": Generators()', ""),
