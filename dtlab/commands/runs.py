@@ -48,7 +48,7 @@ def compare(first: Path, second: Path, /, *, json: bool = False) -> None:
     Parameters
     ----------
     first
-        A run's folder or its record.jsonl.
+        A run's folder, its name in runs/, or its record.jsonl.
     second
         The other's.
     json
@@ -111,7 +111,7 @@ def _table(found: list[Run]) -> list[str]:
                 run.folder.name,
                 run.status,
                 _shown(settings.get("data.name")),
-                _shown(settings.get("world_size")),
+                _ranks(settings),
                 _shown(settings.get("optim.lr")),
                 _shown(settings.get("optim.global_batch")),
                 "-" if metric is None else f"{metric[0]} {metric[1]:.4f}",
@@ -127,6 +127,13 @@ def _table(found: list[Run]) -> list[str]:
     ]
 
 
+def _ranks(settings: dict[str, Any]) -> str:
+    """Their number and, where they share out more than the samples, how: "4 = pp 2 x tp 2"."""
+    number, layout = settings.get("world_size"), str(settings.get("layout") or "").split(",")[0]
+    plain = layout in ("", "one rank", f"dp_replicate {number}")
+    return _shown(number) if plain else f"{_shown(number)} = {_shown(layout)}"
+
+
 def _aligned(found: list[Difference]) -> list[str]:
     rows = [(each.name, _shown(each.first), _shown(each.second)) for each in found]
     name, first = (max(len(row[place]) for row in rows) for place in (0, 1))
@@ -139,4 +146,6 @@ def _shown(value: Any) -> str:
 
     if value is None:
         return "-"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return f"{value:.6g}" if isinstance(value, float) else one_line(str(value), 80)

@@ -20,6 +20,7 @@ __all__ = ["Event", "RunRecord", "read_record"]
 
 _STARTS = ("start", "resume")
 _MOST_BYTES = 2**28
+_RUNS = Path("runs")
 _GIVE = "give a run's folder or its record.jsonl"
 
 
@@ -122,6 +123,8 @@ def read_record(path: Path) -> RunRecord:
 
 def _file_in(path: Path) -> Path:
     try:
+        if len(path.parts) == 1 and not path.exists() and (_RUNS / path / RECORD).is_file():
+            path = _RUNS / path  # the name alone, as dtlab runs lists it
         if not path.is_dir():
             return path
         if (path / RECORD).is_file():

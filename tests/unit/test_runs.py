@@ -78,6 +78,25 @@ def test_run_behind_a_copied_model_is_the_one_that_it_names(folder, tmp_path):
         find_by_checkpoint(model, folder)  # that run has another configuration
 
 
+def test_run_is_found_by_the_name_that_the_list_shows(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder.parent)
+    assert main(["runs", "compare", "1", "2"]) == 0
+    assert "optim.lr  0.001  0.002" in capsys.readouterr().out
+    assert main(["runs", "compare", "1", "3"]) == 2
+    assert "give a run's folder" in capsys.readouterr().err
+
+
+def test_list_says_how_the_ranks_were_laid_out(folder, capsys):
+    record = folder / "2" / "record.jsonl"
+    start, *rest = record.read_text().splitlines()
+    laid_out = json.loads(start) | {"layout": "pp 2 x tp 2, 1f1b with 4 micro-batches", "world_size": 4}
+    record.write_text("\n".join([json.dumps(laid_out), *rest, ""]))
+    assert main(["runs", str(folder)]) == 0
+    plain, other = capsys.readouterr().out.splitlines()[1:]
+    assert " 4 = pp 2 x tp 2 " in other
+    assert "=" not in plain
+
+
 def test_command_compares_and_finds(folder, capsys):
     assert main(["runs", "compare", str(folder / "1"), str(folder / "2"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["settings"]["optim.lr"] == [1e-3, 2e-3]
