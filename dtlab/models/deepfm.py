@@ -14,7 +14,7 @@ are summed by Rendle's identity ("Factorization machines", ICDM 2010, equation 5
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -79,6 +79,8 @@ class DeepFM(nn.Module):
 
     def reset_parameters(self) -> None:
         """Small embeddings, so that the interactions start near 0; He's scale for layers before a ReLU."""
+        if self.bias.is_meta:  # it has no numbers; to draw none, torch imports its compiler for a second
+            return
         nn.init.normal_(self.embedding.weight, std=0.01)
         nn.init.zeros_(self.first_order.weight)
         std = (2.0 / (self.from_embeddings.in_features + self.num_dense)) ** 0.5
@@ -138,7 +140,13 @@ class FieldEmbedding(nn.Embedding):
         sizes = torch.tensor(list(cardinalities), dtype=torch.int64)
         # Derived from the configuration, so they are not part of the state dict.
         self.register_buffer("cardinalities", sizes, persistent=False)
-        self.register_buffer("offsets", sizes.cumsum(0) - sizes, persistent=False)
+        offsets = torch.tensor([0, *accumulate(cardinalities)][:-1], dtype=torch.int64)
+        self.register_buffer("offsets", offsets, persistent=False)
+
+    def reset_parameters(self) -> None:
+        """As ``nn.Embedding`` does; nothing on the meta device, which has no numbers."""
+        if not self.weight.is_meta:
+            super().reset_parameters()
 
     def rows(self, categorical: Tensor) -> Tensor:
         """Rows of the table, [B, C] int64, of each field's index."""
