@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
-from dtlab.commands.asked import agreed
+from dtlab.commands.asked import agreed, require_price
 from dtlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -132,6 +132,8 @@ def submit(
     told = sys.stderr if json else sys.stdout
     print(summary_text(found), file=told, flush=True)
     arn = None
+    if send and yes:
+        require_price(found.job, found.usd_at_most)
     if not send:
         print("\nDry run: nothing was sent. Send it with --send.", file=told)
     elif not yes and not agreed(found.name, found.usd_at_most):

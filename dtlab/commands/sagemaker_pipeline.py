@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dtlab.commands.asked import agreed
+from dtlab.commands.asked import agreed, require_price
 from dtlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def pipeline(
     """
     from dtlab.sagemaker.job_file import read_job
 
+    if parameter and not start:
+        raise UserError(f"parameter = {parameter[0]!r}: only with --start, whose execution takes it")
     job = read_job(job_file)
     if rehearse:
         return play(job, folder, json=json)
@@ -119,13 +121,16 @@ def put(
 ) -> int:
     """Create or change the pipeline, and start it where that was asked for; 1 when the answer was no."""
     from dtlab.sagemaker.pipeline import make_pipeline_plan
-    from dtlab.sagemaker.pipeline_client import put_pipeline, start_pipeline
+    from dtlab.sagemaker.pipeline_client import put_pipeline, require_parameters, start_pipeline
 
     values = dict(map(_named, parameters))
     plan, told = make_pipeline_plan(job), sys.stderr if json else sys.stdout
+    require_parameters(plan, values)  # before anything is sent
     print(_summary(plan), file=told, flush=True)
     usd = plan.usd_at_most if start else 0.0
     arn = execution = None
+    if ask is None:
+        require_price(plan.job, usd)
     if ask is not None and not ask(plan.name, usd):
         print("Not sent.", file=told)
     else:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from dtlab.commands.asked import agreed
+from dtlab.commands.asked import agreed, require_price
 
 
 def tune(
@@ -87,6 +87,8 @@ def tune(
             print("\nDry run: nothing was sent. Send it with --send.")
         return 0
     arn = None
+    if yes:
+        require_price(found.job, found.usd_at_most)
     if yes or agreed(found.name, found.usd_at_most):
         from dtlab.sagemaker.tuning_client import submit_tuning
 

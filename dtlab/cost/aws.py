@@ -36,7 +36,9 @@ def call(made: Any, operation: str, **request: Any) -> dict[str, Any]:
         return getattr(made, operation)(**request)
     except (exceptions.BotoCoreError, exceptions.ClientError) as error:
         hint = "set AWS credentials" if "redential" in str(error) else "see the rights of your AWS role"
-        if isinstance(error, exceptions.HTTPClientError):  # no answer: it does not connect, or waits too long
+        if isinstance(
+            error, exceptions.HTTPClientError | exceptions.ConnectionError
+        ):  # no answer: it does not connect, or waits too long
             hint = "see the network, the proxy and the region"
         raise UserError(f"{operation}: {error}; {hint}") from None
 

@@ -77,13 +77,13 @@ def submit(
     """
     job, made = plan.job, Clients(session, plan.job.region)
     put_code(made, job.source.folder, code_folder(job, plan.name))
+    # Before the job, which costs: where an alarm is refused, nothing must run.
+    for alarm in account.idle_alarms(job, plan.name) if alarms else ():
+        aws.call(made("cloudwatch"), "put_metric_alarm", **alarm)
     if queue is not None:
         arn = aws.call(made("batch"), "submit_service_job", **queue)["jobArn"]
     else:
         arn = aws.call(made("sagemaker"), "create_training_job", **plan.request)["TrainingJobArn"]
-    if alarms:
-        for alarm in account.idle_alarms(job, plan.name):
-            aws.call(made("cloudwatch"), "put_metric_alarm", **alarm)
     return str(arn)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from dtlab.errors import UserError
 
 __all__ = ["encode", "from_environment", "read"]
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _YES, _NO = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -39,6 +41,11 @@ def encode(values: Mapping[str, Any]) -> dict[str, str]:
             text = value if isinstance(value, str) else json.dumps(value, allow_nan=False)
         except (TypeError, ValueError):
             raise UserError(f"{where} = {value!r}: give text, a number, true or false, or a list") from None
+        if not name or _CONTROL.search(name + text):
+            raise UserError(
+                f"{where} = {text!r}: SageMaker takes names and values of one line; put others into a file "
+                "of the source folder"
+            )
         if name.startswith("sagemaker_"):
             raise UserError(f"{where}: names with sagemaker_ belong to SageMaker; choose another")
         if "'" in name or "'" in text:

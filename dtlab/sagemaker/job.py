@@ -33,6 +33,9 @@ __all__ = ["TrainingJob", "modern"]
 MOST_NAME = 42  # 63, less a time and four letters that make it unique
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/.+")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_REGION = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
+_TAG = re.compile(r"[\w .:/=+@-]*")  # what tags are made of: letters of any script
 _VARIABLE = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|TOKEN|PRIVATE|CREDENTIAL|API_?KEY", re.IGNORECASE)
 RESERVED_CHANNELS = ("code", "sm_drivers")
@@ -97,6 +100,10 @@ class TrainingJob:
             )
         if self.role is not None and not _ROLE.fullmatch(self.role):
             raise UserError(f"role = {self.role!r}: give an ARN such as arn:aws:iam::111122223333:role/name")
+        if not _REGION.fullmatch(self.region):
+            raise UserError(f"region = {self.region!r}: give one such as us-east-1")
+        if self.image is not None and not _IMAGE.fullmatch(self.image):
+            raise UserError(f"image = {self.image!r}: give the address of an image in ECR, or leave it out")
         budget = self.budget_usd
         if budget is not None and (isinstance(budget, bool) or not 0 < budget < float("inf")):
             raise UserError(f"budget_usd = {budget!r}: give dollars above 0")
@@ -109,6 +116,11 @@ class TrainingJob:
         for name, value in self.tags.items():
             if not isinstance(value, str | int | float):
                 raise UserError(f"tags.{name} = {value!r}: give text")
+            if not name or name.lower().startswith("aws:") or not _TAG.fullmatch(name + str(value)):
+                raise UserError(
+                    f"tags.{name} = {value!r}: a tag takes letters, digits, spaces and . : / = + - @ _, and "
+                    "no name that begins with aws:"
+                )
         for name, allowed in self.quotas.items():
             if isinstance(allowed, bool) or not isinstance(allowed, int) or allowed < 0:
                 raise UserError(f"quotas.{name} = {allowed!r}: give the number of hosts that are allowed")
@@ -154,6 +166,8 @@ class TrainingJob:
                     f"{where}: everyone who may describe the job can read it, and the SDK prints it; "
                     "keep secrets in Secrets Manager"
                 )
+            if "\0" in value:
+                raise UserError(f"{where} = {value!r}: has a null byte; leave it out")
             if len(value) > 512:
                 raise UserError(f"{where}: {len(value)} characters, SageMaker takes 512")
 

@@ -11,7 +11,7 @@ from dtlab.errors import UserError
 from dtlab.sagemaker.client import Clients, put_code
 from dtlab.sagemaker.pipeline import PipelinePlan
 
-__all__ = ["put_pipeline", "start_pipeline"]
+__all__ = ["put_pipeline", "require_parameters", "start_pipeline"]
 
 
 def put_pipeline(plan: PipelinePlan, *, session: Any = None) -> tuple[str, bool]:
@@ -32,6 +32,18 @@ def put_pipeline(plan: PipelinePlan, *, session: Any = None) -> tuple[str, bool]
     return str(aws.call(sagemaker, "update_pipeline", **changed)["PipelineArn"]), False
 
 
+def require_parameters(plan: PipelinePlan, values: Mapping[str, str]) -> None:
+    """Refuse what is no parameter of the pipeline; nothing is sent.
+
+    Raises:
+        UserError: there is no such parameter.
+    """
+    known = [each["Name"] for each in plan.definition["Parameters"]]
+    for name in values:
+        if name not in known:
+            raise UserError(f"parameter = {name!r}: the pipeline has {', '.join(known)}")
+
+
 def start_pipeline(plan: PipelinePlan, values: Mapping[str, str], *, session: Any = None) -> str:
     """Start an execution; its ARN. From here on it costs.
 
@@ -42,10 +54,7 @@ def start_pipeline(plan: PipelinePlan, values: Mapping[str, str], *, session: An
     Raises:
         UserError: there is no such parameter, or AWS refuses.
     """
-    known = [each["Name"] for each in plan.definition["Parameters"]]
-    for name in values:
-        if name not in known:
-            raise UserError(f"parameter = {name!r}: the pipeline has {', '.join(known)}")
+    require_parameters(plan, values)
     request = {
         "PipelineName": plan.name,
         "PipelineParameters": [{"Name": name, "Value": value} for name, value in values.items()],

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dtlab.errors import UserError, one_line
+from dtlab.files import require_writable_folder
 from dtlab.sagemaker import drivers
 from dtlab.sagemaker.client import split_s3
 from dtlab.sagemaker.hosts import Container, make_container, python, stop_all, variables_of_host, wait_for
@@ -77,6 +78,7 @@ def rehearse_pipeline(
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="dtlab-pipeline-") as scratch:
             return replace(_Stage(job, Path(scratch), timeout, tell).play(), archive=None)
+    require_writable_folder(folder, "folder")
     folder.mkdir(parents=True, exist_ok=True)
     return _Stage(job, folder.resolve(), timeout, tell).play()
 

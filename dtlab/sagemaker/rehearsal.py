@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dtlab.errors import UserError
+from dtlab.files import require_writable_folder
 from dtlab.sagemaker import drivers
 from dtlab.sagemaker.hosts import Container, make_container, stop_all, variables_of_host, wait_for
 from dtlab.sagemaker.hyperparameters import encode
@@ -112,6 +113,7 @@ def rehearse(
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="dtlab-rehearsal-") as scratch:
             return _Stage(job, driver, Path(scratch), timeout, tell).play()
+    require_writable_folder(folder, "folder")
     folder.mkdir(parents=True, exist_ok=True)
     return _Stage(job, driver, folder.resolve(), timeout, tell).play()
 

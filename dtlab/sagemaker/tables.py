@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +23,13 @@ __all__ = [
     "require_s3",
 ]
 
+# No apostrophe: the SDK writes addresses into a shell file as they are.
+_S3 = re.compile(r"s3://[A-Za-z0-9._-]+(/[^'\x00-\x1f\x7f]*)?")
 LOCAL = ("local", "local_gpu")
 MOST_KEEP_ALIVE, MOST_RETRIES = 21_600, 30
 DAY = 86_400
+MOST_RUN_SECONDS = 28 * DAY  # StoppingCondition of CreateTrainingJob
+MOST_VOLUME_GB = 16_384  # of an EBS volume
 MOST_HOSTS = 1000  # beyond it a typing error is likelier than a quota
 
 
@@ -74,6 +79,10 @@ class Compute:
             _whole(f"compute.{name}", getattr(self, name), least)
         if self.instance_count > MOST_HOSTS:
             raise UserError(f"compute.instance_count = {self.instance_count}: give at most {MOST_HOSTS}")
+        for name, most in (("volume_gb", MOST_VOLUME_GB), ("max_run_seconds", MOST_RUN_SECONDS)):
+            if getattr(self, name) > most:
+                shown = str(getattr(self, name))[:20]
+                raise UserError(f"compute.{name} = {shown}: SageMaker takes at most {most:,}")
         if self.retries > MOST_RETRIES:
             raise UserError(f"compute.retries = {self.retries}: SageMaker makes at most {MOST_RETRIES}")
         if self.keep_alive_seconds > MOST_KEEP_ALIVE:
@@ -201,6 +210,10 @@ class Alarm:
                 f"alarm.percent_per_card = {percent!r}: give percent between 0 and 100, for example 30"
             )
         _whole("alarm.minutes", self.minutes, 5)
+        if self.topic is not None and not re.fullmatch(r"arn:aws[a-z-]*:sns:[^:\s]+:\d{12}:\S+", self.topic):
+            raise UserError(
+                f"alarm.topic = {self.topic!r}: give an ARN such as arn:aws:sns:us-east-1:111122223333:name"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +241,7 @@ def require_s3(field: str, value: str | None) -> None:
     """Refuse what is no S3 address; None passes."""
     if value is None:
         return
-    bucket = value.removeprefix("s3://").partition("/")[0] if isinstance(value, str) else ""
-    if not isinstance(value, str) or not value.startswith("s3://") or not bucket or "'" in value:
+    if not isinstance(value, str) or not _S3.fullmatch(value):
         raise UserError(f"{field} = {value!r}: give an S3 address such as s3://bucket/folder/")
 
 

@@ -25,6 +25,7 @@ from dtlab.tune.space import Choice, Space
 __all__ = ["TuningPlan", "make_tuning_plan"]
 
 Strategy = Literal["Bayesian", "Hyperband", "Random"]
+_MOST_JOBS = 10_000  # the service's own limit, of a random search
 _MOST_NAME = 32  # of a tuning job; its training jobs add to it
 _PASSED_ON = (
     "AlgorithmSpecification", "RoleArn", "InputDataConfig", "OutputDataConfig", "ResourceConfig", "VpcConfig",
@@ -97,6 +98,8 @@ def make_tuning_plan(
     if job.layout.launcher != "torchrun":
         raise UserError("distribution.launcher = 'mpi': tuned jobs are started by torchrun; leave it out")
     check_source(job.source.folder, job.source.entry_script)
+    if not 1 <= jobs <= _MOST_JOBS:
+        raise UserError(f"jobs = {str(jobs)[:20]}: give 1 to {_MOST_JOBS:,}")
     if not 1 <= parallel <= jobs:
         raise UserError(f"parallel = {parallel}: give 1 to jobs = {jobs}")
     if not 1 <= resource[0] < resource[1]:

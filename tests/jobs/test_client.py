@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dtlab.cli import main
+from dtlab.cost import aws
 from dtlab.errors import UserError
 from dtlab.sagemaker.batch_queue import service_job
 from dtlab.sagemaker.client import JobStatus, logs, status, stop, submit
@@ -17,6 +18,7 @@ from dtlab.sagemaker.plan import Plan, make_plan
 
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
+from botocore.exceptions import EndpointConnectionError, NoCredentialsError  # noqa: E402
 from botocore.stub import Stubber  # noqa: E402
 
 JOBS = Path(__file__).parents[2] / "examples" / "jobs"
@@ -59,6 +61,33 @@ def test_alarms_are_created_with_the_job(session, plan):
     submit(plan, session=session, alarms=True)
     alarms = session.client("cloudwatch").describe_alarms()["MetricAlarms"]
     assert [alarm["Threshold"] for alarm in alarms] == [120.0, 120.0]
+
+
+def test_job_with_a_budget_and_no_known_price_is_not_sent_unasked(tmp_path, capsys):
+    text = (JOBS / "s4.toml").read_text().replace('"code"', f'"{JOBS / "code"}"')
+    job = tmp_path / "job.toml"
+    job.write_text('region = "eu-none-9"\nimage = "registry.example/image:1"\n' + text)
+    assert main(["sagemaker", "submit", str(job), "--send", "--yes"]) == 2
+    assert "budget_usd = 50: no price is known" in capsys.readouterr().err
+
+
+def test_job_whose_alarm_is_refused_is_not_sent(session, plan):
+    def refuse(**_):
+        raise NoCredentialsError
+
+    session.events.register("before-call.cloudwatch.PutMetricAlarm", refuse)
+    with pytest.raises(UserError, match="put_metric_alarm"):
+        submit(plan, session=session, alarms=True)
+    assert session.client("sagemaker").list_training_jobs()["TrainingJobSummaries"] == []
+
+
+def test_call_that_reaches_nobody_names_the_network():
+    class Unreachable:
+        def list_pipelines(self):
+            raise EndpointConnectionError(endpoint_url="https://example.invalid")
+
+    with pytest.raises(UserError, match="see the network"):
+        aws.call(Unreachable(), "list_pipelines")
 
 
 def put(session, key: str) -> None:

@@ -193,3 +193,39 @@ def test_job_file_that_is_wrong_names_file_and_field(tmp_path, text, named):
         read_job(job_file(tmp_path, text))
     assert "job.toml" in str(caught.value)
     assert named in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"image": ""},
+        {"image": "my image"},
+        {"region": ""},
+        {"region": "us-east-1 "},
+        {"tags": {"aws:owner": "x"}},
+        {"tags": {"": "x"}},
+        {"tags": {"owner": "<x>"}},
+        {"environment": {"A": "x\0y"}},
+        {"channels": {"train": "s3://a bucket/x"}},
+        {"channels": {"train": "s3://bucket/a\nb"}},
+        {"hyperparameters": {"": 1}},
+        {"hyperparameters": {"note": "two\nlines"}},
+    ],
+)
+def test_text_that_the_service_would_refuse_after_the_upload_is_refused_by_name(fields):
+    assert refused(**fields).startswith(next(iter(fields)))
+
+
+@pytest.mark.parametrize(
+    ("table", "fields"),
+    [
+        (Compute, {"max_run_seconds": 2**62}),
+        (Compute, {"max_run_seconds": 10**400}),
+        (Compute, {"volume_gb": 2**62}),
+        (Alarm, {"topic": "me@example.com"}),
+    ],
+)
+def test_number_or_address_that_no_job_can_have_is_refused_by_name(table, fields):
+    line = table_refused(table, **fields)
+    assert f".{next(iter(fields))} = " in line
+    assert len(line) < 200

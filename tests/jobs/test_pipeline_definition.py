@@ -246,6 +246,14 @@ def test_execution_starts_with_the_parameters_that_were_given(session, plan):
         start_pipeline(plan, {"Data": "2"}, session=session)
 
 
+def test_parameter_that_the_pipeline_lacks_is_refused_before_anything_is_sent(capsys):
+    words = ["sagemaker", "pipeline", str(JOBS / "s4.toml"), "--start", "--yes", "--parameter", "Data=2"]
+    assert main(words) == 2
+    assert "parameter = 'Data': the pipeline has" in capsys.readouterr().err
+    assert main([word for word in words if word not in ("--start", "--yes")]) == 2
+    assert "only with --start" in capsys.readouterr().err
+
+
 def test_role_may_start_the_steps_and_pass_itself_on_and_its_submitter_only_the_pipeline(capsys):
     assert main(["sagemaker", "pipeline", str(JOBS / "s4.toml"), "--rights"]) == 0
     body = json.loads(capsys.readouterr().out)
