@@ -7,7 +7,9 @@ upper limit: ``step_profile`` tells the two apart.
 
 from __future__ import annotations
 
-from dtlab.diagnose.bound import bound_verdict
+from dataclasses import replace
+
+from dtlab.diagnose.bound import Advice, BoundVerdict, bound_verdict
 from dtlab.diagnose.checks import OK, WARN, Line
 from dtlab.diagnose.digits import percent_beside
 from dtlab.diagnose.record_file import RunRecord
@@ -39,6 +41,10 @@ def speed(record: RunRecord) -> list[Line]:
         world_size=int(record.start.number("world_size") or 1),
     )
     verdict = bound_verdict(profile)
+    layout = record.start.text("layout") or ""
+    remedies = [remedy for degree, remedy in _IN_LAYOUT.items() if degree in f" {layout}"]
+    if remedies:
+        verdict = _of_layout(verdict, remedies)
     waits = wait > WAIT_LIMIT
     fix = verdict.remedies("data") if waits else ""
     shown = percent_beside(wait, WAIT_LIMIT)
@@ -48,8 +54,6 @@ def speed(record: RunRecord) -> list[Line]:
         "in flight, part of it behind backward" if on_card else "of the time in all-reduces, waits included"
     )
     fix = verdict.remedies("communication") if talks else ""
-    layout = record.start.text("layout") or ""
-    remedies = [remedy for degree, remedy in _IN_LAYOUT.items() if degree in f" {layout}"]
     if remedies:
         seen = "of a sampled step in messages of all kinds, waits included"
         fix = "; ".join(remedies) if talks else ""
@@ -58,6 +62,17 @@ def speed(record: RunRecord) -> list[Line]:
     shown = percent_beside(communication, COMMUNICATION_LIMIT)
     lines.append(Line(WARN if talks else OK, "communication", f"{shown} {seen}", fix))
     return [*lines, *verdict.lines(), *utilisation_lines(wait, communication, now=False)]
+
+
+def _of_layout(verdict: BoundVerdict, remedies: list[str]) -> BoundVerdict:
+    """With the layout's remedies in the place of those for all-reduces of gradients."""
+    total = sum(verdict.seconds.values())
+    computing = max(total - verdict.seconds["communication"], total / 1000)
+    advice = [each for each in verdict.advice if each.part != "communication"]
+    if total > 1.02 * computing:
+        what = " or ".join(remedy.split(":")[0] for remedy in remedies)
+        advice.append(Advice(what, total / computing, "communication"))
+    return replace(verdict, advice=tuple(sorted(advice, key=lambda each: -each.most)))
 
 
 def memory(record: RunRecord) -> list[Line]:

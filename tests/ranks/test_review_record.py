@@ -165,11 +165,11 @@ def test_a_page_gives_one_order_of_remedies(events, reviewed):
 
 
 def test_a_layout_gets_remedies_of_its_own(events, reviewed):
-    def line(layout, share=0.5):
+    def line(layout, share=0.5, name="communication"):
         changed = {"wait_share": 0.0, "communication_share": share}
         begun = {**events[0], "layout": layout}
         epochs = ({**e, **changed} if e["event"] == "epoch" else e for e in events[1:])
-        return reviewed([begun, *epochs])["communication"]
+        return reviewed([begun, *epochs])[name]
 
     both = line("pp 2 x tp 2, 1f1b with 4 micro-batches")
     assert "sampled step" in both.value
@@ -179,6 +179,9 @@ def test_a_layout_gets_remedies_of_its_own(events, reviewed):
     assert "larger batch per rank" in line("dp_replicate 2 x dp_shard 2").fix
     assert line("pp 2", share=0.1).fix == ""
     assert "one sync" in line("dp_replicate 2").fix
+    bound = line("pp 2 x tp 2", share=0.7, name="bound").fix
+    assert "more parallel.micro_batches or a smaller tp" in bound
+    assert "no_sync" not in bound
 
 
 def test_a_share_just_over_its_limit_does_not_read_like_the_limit(events, reviewed):
