@@ -8,6 +8,7 @@ write keeps it beside, with `.damaged` behind its name. A file that cannot be wr
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import time
@@ -94,13 +95,17 @@ def record_solved(name: str, facts: Sequence[str]) -> None:
 
 
 def _write(news: dict[str, dict[str, Any]]) -> None:
-    data = read_progress()
-    damaged = _read()[1]
-    for kind, entries in news.items():
-        data[kind].update(entries)
-    with contextlib.suppress(OSError, RuntimeError):
+    with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as held:
         path = progress_file()
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Two notebooks may solve at once: neither must write over what the other has just kept.
+        folder = os.open(path.parent, os.O_RDONLY)
+        held.callback(os.close, folder)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        data = read_progress()
+        damaged = _read()[1]
+        for kind, entries in news.items():
+            data[kind].update(entries)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         beside.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         if damaged and path.is_file():

@@ -39,6 +39,21 @@ def test_a_damaged_file_is_told_in_one_line_and_its_good_parts_are_kept(own_prog
     assert set(read_progress()["solved"]) == {"02-ring", "02-who"}
 
 
+def test_what_two_notebooks_solve_at_once_is_all_kept(own_progress):
+    names = [f"02-{number}" for number in range(32)]
+    threads = [threading.Thread(target=record, args=("solved", name)) for name in names]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert set(read_progress()["solved"]) == set(names)
+
+
+def test_a_home_that_does_not_exist_is_no_error(monkeypatch):
+    monkeypatch.setenv("DTLAB_PROGRESS", "~nobody-of-that-name/progress.json")
+    assert not any(read_progress().values())
+
+
 def test_a_file_that_is_fine_is_not_told(own_progress, capsys):
     own_progress.write_text('{"solved": {"02-ring": "2026-01-01"}}')  # of a version without facts
     read_progress()
