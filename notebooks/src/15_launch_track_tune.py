@@ -77,7 +77,7 @@ optim = about["configuration"]["optim"]
 print(f"{about['date']}, {about['ranks']} ranks, {about['training rows']:,} rows, {optim['name']}")
 
 # %% [markdown]
-# S3's grid had short trials: an hour each, to choose a rate for runs of twelve. Say ours are stopped after a third of an epoch, and the best is taken. Another grid trains all 27 to the end and takes the best. Commit to an answer before you go on.
+# S3's grid had short trials: an hour each, to choose a rate for runs of twelve. Say ours are stopped after a third of an epoch, and the best is taken. Another grid trains all 27 to the end and takes the one that is best there. Commit to an answer before you go on.
 
 # %%
 ask = predict(
@@ -579,7 +579,8 @@ def climb(curves, rungs, keep):
 
     `curves`: name -> validation AUC at look 1, 2, ... Of the trials that are left at a rung one in
     `keep` goes on, rounded down, and always one: those with the best look so far; of equals the
-    first in `curves`. One whose curve is nan at the rung is worse than any other.
+    first in `curves`. One whose curve is nan at the rung is worse than any other. Those that go
+    on at the last rung are trained to the end of their curves.
     Returns (a list of names for each rung, best first; a dict, name -> looks).
     """
     ### BEGIN SOLUTION

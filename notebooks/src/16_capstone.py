@@ -6,7 +6,7 @@
 #
 # You take over his recommender: a trainer with four faults, a plan over its budget, and the question where the 2.3 s were.
 #
-# (S0 is one of the three write-ups that this course takes its material from. We have his text and not his code: trainer and plan are ours, each fault is one that a lesson met.)
+# (This is S0, one of the three write-ups that this course takes its material from. We have his text and not his code: trainer and plan are ours, each fault is one that a lesson met.)
 #
 # ## Goal
 
@@ -265,7 +265,7 @@ if solved("16-plan"):
 
 # %% tags=["exercise"]
 def serve(arrivals, most, compute):
-    """(waited, computed) of each request, in whole microseconds, in the order of arrival.
+    """A list: (waited, computed) of each request, in whole microseconds, in the order of arrival.
 
     `arrivals`: growing. When the process is free it takes the requests that have arrived, the first
     `most` of them; when none has, it waits for the next. compute(n) is the time of a batch of n.
@@ -349,7 +349,7 @@ if solved("16-serving"):
     print(f"{'a model that computes 10 % faster':34} {sum(faster):7,.0f} ms")
 
 # %%
-ask.reveal("c", because="`serve` has no argument for training cards. Waiting is what grew.")
+ask.reveal("c", because="serve() has no argument for training cards. Waiting is what grew.")
 
 # %% [markdown]
 # The second line is the first one again because nothing else could be written there: no argument of `serve` is about training. For S0's claim to hold, training and serving would have to share machines, or the new model would have to be a smaller one. He names neither. The last line is the trap of the incident: near
