@@ -54,7 +54,7 @@ def report_figure(card: ReportCard, title: str = "") -> Figure:
         bars.barh(
             row, used, left=0, height=0.55, color=colour, hatch="" if line.passed else "//", edgecolor="white"
         )
-        clear = dict(facecolor="white", edgecolor="none", pad=0.5)  # of the dashed line at the limit
+        clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # of the dashed line at the limit
         bars.text(used * 1.1, row, f"{line.limit:.2g}", va="center", fontsize=8, bbox=clear)
     names.set_axis_off()
     names.set_xlim(0, 1)
