@@ -11,8 +11,10 @@ from typing import Any
 
 from dtlab.errors import UserError
 from dtlab.ranks import processes, variables
+from dtlab.ranks.host_memory import available_bytes
 
 _FILES_PER_RANK = 8  # descriptors that this process holds for each
+_MEMORY_PER_RANK = 10 * 2**20  # bytes of its own that a rank has before it does anything (11 MiB on Linux)
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _whole(name: str, value: Any, least: int) -> int:
 
 
 def _refuse_too_many(nproc: int, nnodes: int) -> None:
-    """Each rank takes pipes, sockets and a log of this process; without them the start fails half-way."""
+    """Each rank takes memory, and pipes, sockets and a log of this process: without, it fails half-way."""
     import resource  # not on Windows
 
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -100,6 +102,13 @@ def _refuse_too_many(nproc: int, nnodes: int) -> None:
         raise UserError(
             f"nproc: {ranks} needs about {_FILES_PER_RANK * nproc * nnodes} open files, but this process may "
             f"have {limit} (ulimit -n); start {most} ranks at most or raise ulimit -n"
+        )
+    fit = max(1, available_bytes() // _MEMORY_PER_RANK)
+    if nproc * nnodes > fit:
+        megabytes = nproc * nnodes * _MEMORY_PER_RANK // 2**20
+        raise UserError(
+            f"nproc: {nproc * nnodes} ranks need {megabytes:,} MiB of memory and more; "
+            f"what is free here is enough for {fit} at most"
         )
 
 

@@ -51,6 +51,12 @@ def test_a_wrong_argument_is_named(arguments, words):
         assert word in message
 
 
+def test_ranks_that_memory_has_no_room_for_are_refused_with_the_number_that_fits(monkeypatch):
+    monkeypatch.setattr("dtlab.ranks.plan.available_bytes", lambda: 3 * 10 * 2**20)
+    with pytest.raises(UserError, match=r"nproc: 4 ranks need 40 MiB .* enough for 3 at most"):
+        dtlab.launch(nothing, 2, nnodes=2)
+
+
 def test_a_whole_number_of_numpy_is_one():
     assert dtlab.launch(nothing, np.int64(2)) == [0, 0]
 
