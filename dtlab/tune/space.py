@@ -20,6 +20,7 @@ from dtlab.train.config import TrainConfig
 
 __all__ = ["Choice", "Range", "Space", "changed", "read_space"]
 
+_WHERE_KEPT = ("run.folder", "run.output", "run.resume", "run.refit", "run.mlflow")
 _SHAPE = "give a list of choices, or {low = 1e-4, high = 1e-2, log = true}"
 
 
@@ -50,7 +51,8 @@ def read_space(values: Any, config: TrainConfig) -> Space:
     """Check ``[tune.space]``; every setting must exist in ``config`` and take both ends or every choice.
 
     Raises:
-        UserError: nothing to search, an unknown setting, a range that is empty or has no logarithm.
+        UserError: nothing to search, an unknown setting or one that says where a run is kept, a range that
+            is empty or has no logarithm.
 
     >>> read_space({"optim.lr": {"low": 1e-4, "high": 1e-2, "log": True}}, TrainConfig())
     {'optim.lr': Range(low=0.0001, high=0.01, log=True)}
@@ -59,6 +61,10 @@ def read_space(values: Any, config: TrainConfig) -> Space:
         raise UserError(f"tune.space = {values!r}: name one setting or more; {_SHAPE}")
     space: Space = {}
     for name, given in values.items():
+        if name in _WHERE_KEPT:
+            raise UserError(
+                f"tune.space.{name}: says where a run is kept, not how it is trained; leave it out"
+            )
         found = _read(f"tune.space.{name}", given)
         ends = found.values if isinstance(found, Choice) else (found.low, found.high)
         for value in ends:

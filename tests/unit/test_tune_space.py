@@ -32,6 +32,7 @@ def test_range_and_list_are_read():
         ({"optim.lr": {"low": -1.0, "high": 0.1}}, "optim.lr = -1.0"),
         ({"optim.lr": [1e-3, 1e-3]}, "each once"),
         ({"optim.lr": 1e-3}, "give a list"),
+        ({"run.folder": ["a", "b"]}, "run.folder: says where a run is kept"),
     ],
 )
 def test_space_that_no_run_could_take_is_refused(given, word):
