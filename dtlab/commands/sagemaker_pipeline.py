@@ -60,14 +60,25 @@ def pipeline(
     """
     from dtlab.sagemaker.job_file import read_job
 
+    _one_thing_at_a_time(
+        {"--rehearse": rehearse, "--rights": rights, "--start" if start else "--send": send or start}
+    )
     if parameter and not start:
         raise UserError(f"parameter = {parameter[0]!r}: only with --start, whose execution takes it")
+    if folder is not None and not rehearse:
+        raise UserError(f"folder = {str(folder)!r}: only with --rehearse, which leaves the containers there")
     job = read_job(job_file)
     if rehearse:
         return play(job, folder, json=json)
     if not (send or start):
         return show(job, rights=rights, json=json)
     return put(job, start=start, parameters=parameter, ask=None if yes else agreed, json=json)
+
+
+def _one_thing_at_a_time(asked: dict[str, bool]) -> None:
+    both = [flag for flag, is_asked in asked.items() if is_asked]
+    if len(both) > 1:
+        raise UserError(f"{' and '.join(both)}: each does something of its own; give one of them")
 
 
 def show(job: TrainingJob, *, rights: bool, json: bool) -> int:

@@ -254,6 +254,19 @@ def test_parameter_that_the_pipeline_lacks_is_refused_before_anything_is_sent(ca
     assert "only with --start" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--folder", "kept"], "folder = 'kept': only with --rehearse"),
+        (["--rehearse", "--send"], "--rehearse and --send: each does something of its own"),
+        (["--rights", "--start"], "--rights and --start: each does something of its own"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(flags, words, capsys):
+    assert main(["sagemaker", "pipeline", str(JOBS / "s4.toml"), *flags]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_role_may_start_the_steps_and_pass_itself_on_and_its_submitter_only_the_pipeline(capsys):
     assert main(["sagemaker", "pipeline", str(JOBS / "s4.toml"), "--rights"]) == 0
     body = json.loads(capsys.readouterr().out)
