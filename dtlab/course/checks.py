@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,9 +190,10 @@ def check(name: str, answer: Any, *context: Any, **named: Any) -> Verdict:
     """Check an answer; extra arguments are handed on to the check function.
 
     Returns a true Verdict when right (and prints what was compared), a false one when still to do. Raises
-    CheckFailed when wrong, UserError when the exercise is unknown.
+    CheckFailed when wrong, UserError when the exercise is unknown or takes another number of arguments.
     """
     found = find_exercise(name)
+    _require_arguments(found, answer, *context, **named)
     _SOLVED.discard(name)
     checks = Checks()
     if is_stub(answer):
@@ -217,6 +219,16 @@ def check(name: str, answer: Any, *context: Any, **named: Any) -> Verdict:
     print(f"Right: {name}.")
     print("\n".join(f"  {line}" for line in checks.passed))
     return Verdict(True)
+
+
+def _require_arguments(found: Exercise, *given: Any, **named: Any) -> None:
+    signature = inspect.signature(found.function)
+    try:
+        signature.bind(None, *given, **named)
+    except TypeError as error:
+        _, first, *others = signature.parameters
+        wanted = ", ".join([f"your {first}", *others])
+        raise UserError(f"check({found.name!r}, ...): {error}; after the name it takes {wanted}") from None
 
 
 def _with(prints: RankPrints, message: str) -> CheckFailed:

@@ -198,6 +198,12 @@ def test_an_unknown_exercise_names_near_ones():
         check("99-sqare", 1)
 
 
+@pytest.mark.parametrize(("given", "wrong"), [((), "missing"), ((1, 2, 3), "too many")])
+def test_a_check_with_too_few_or_too_many_arguments_says_what_it_takes(given, wrong):
+    with pytest.raises(UserError, match=f"03-average', ...[)]: {wrong}.*it takes your answer, start"):
+        check("03-average", lambda: None, *given)
+
+
 def test_a_verdict_shows_nothing_as_the_last_line_of_a_cell():
     verdict = check("99-square", lambda n: n * n)
     assert verdict == True  # noqa: E712 - a verdict compares like a bool
