@@ -131,6 +131,9 @@ def run_nbval(
     ]
     environment = course_environment(strict, scratch / "progress.json")
     environment["DTLAB_NBVAL_RECORD"] = str(record)
+    left_by_kernels = scratch / "tmp"  # nbval kills a kernel that is done: it removes no folder of its own
+    left_by_kernels.mkdir()
+    environment["TMPDIR"] = str(left_by_kernels)
     if no_network:
         command, extra, way = offline_command(command, scratch)
         environment.update(extra)
