@@ -14,7 +14,7 @@ from dtlab.errors import DtlabWarning, UserError, require_number, require_whole
 from dtlab.ranks import agreement
 from dtlab.train.schedule import Schedule
 
-__all__ = ["check_alike", "check_arguments", "check_rows"]
+__all__ = ["check_alike", "check_arguments", "check_rows", "require_alike"]
 
 
 def check_arguments(
@@ -110,11 +110,20 @@ def check_alike(
             if isinstance(value, bool | int | float | tuple | None | Tensor):
                 plain = float(value) if isinstance(value, Tensor) else value
                 mine[f"{name} of param group {number}"] = str(plain)
-    everybody = agreement.gather(mine, dst=None) or []
+    require_alike("the trainer's ", mine)
+
+
+def require_alike(whose: str, mine: Mapping[str, str]) -> None:
+    """Refuse ranks whose values differ (collective): ``whose`` stands before the name in the message.
+
+    Raises:
+        UserError: on every rank, with what each has.
+    """
+    everybody = agreement.gather(dict(mine), dst=None) or []
     for name in dict.fromkeys(name for each in everybody for name in each):
         values = {rank: each.get(name, "none") for rank, each in enumerate(everybody)}
         if len(set(values.values())) > 1:
-            raise UserError(f"ranks disagree on the trainer's {name}: {values}; give every rank the same")
+            raise UserError(f"ranks disagree on {whose}{name}: {values}; give every rank the same")
 
 
 def check_rows(mine: int, rows: Any) -> None:

@@ -35,7 +35,7 @@ from dtlab.train.outcome import finished_report, stopped_report
 from dtlab.train.package import save_package
 from dtlab.train.parts import Parts, build_parts, interval_too_long
 from dtlab.train.record import Record
-from dtlab.train.resume import CHECKPOINTS, MODEL, beginning, check_places, run_folder
+from dtlab.train.resume import CHECKPOINTS, MODEL, beginning, check_places, check_settings_alike, run_folder
 from dtlab.train.signals import StopSignals
 from dtlab.train.stopping import EarlyStopping
 from dtlab.train.tasks import Split, Task, TextMetrics, load_task
@@ -92,6 +92,7 @@ class Job:
         self.config, self.world, self.signals = config, w, signals
         self.referee, self.judge_every = referee, judge_every
         self.pruned: str | None = None
+        check_settings_alike(config)
         limits, instance = config.stopping, config.run.instance
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
         self.layout = layout_of(config)  # what does not fit is refused before data are read

@@ -15,14 +15,15 @@ from typing import Any
 
 from dtlab.errors import UserError
 from dtlab.files import require_writable_folder
+from dtlab.train.arguments import require_alike
 from dtlab.train.checkpoint_store import candidates, newest_complete
 from dtlab.train.config import TrainConfig
 from dtlab.train.package import DESCRIPTION
 from dtlab.train.record import RECORD, append_line, new_run_folder
 
 __all__ = [
-    "CHECKPOINTS", "after_failure", "beginning", "changes", "check_places", "job_name", "record_verdict",
-    "run_folder",
+    "CHECKPOINTS", "after_failure", "beginning", "changes", "check_places", "check_settings_alike",
+    "job_name", "record_verdict", "run_folder",
 ]  # fmt: skip
 
 CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
@@ -217,6 +218,18 @@ def finished_otherwise(folder: Path, config: TrainConfig) -> list[str]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{place} cannot be read ({error}): name another folder for this run") from None
+
+
+def check_settings_alike(config: TrainConfig) -> None:
+    """Refuse ranks that were started with other settings; where each finds its data may differ (collective).
+
+    Raises:
+        UserError: on every rank, with the setting and what each has.
+    """
+    own = {*_PLACES, *_FREE} - {"run.log_every"}  # all ranks of a run log together
+    fields = {f"{table}.{name}": repr(value)
+              for table, values in config.to_dict().items() for name, value in values.items()}  # fmt: skip
+    require_alike("", {name: value for name, value in fields.items() if name not in own})
 
 
 def _comparable(config: TrainConfig) -> dict[str, Any]:

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 import dtlab
+from dtlab.train.config import TrainConfig
+from dtlab.train.job import run
 from dtlab.train.trainer import Trainer
 
 
@@ -107,3 +109,37 @@ def test_evaluation_batch_that_is_none(batch):
     trainer = Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), show_progress=False)
     with pytest.raises(dtlab.UserError, match="batch = "):
         trainer.evaluate(table(3), batch=batch)
+
+
+def settings_by_rank(field: str, root: str) -> str:
+    """One rank is started with another value of ``field``, as two hosts with two command lines are."""
+    rank = dtlab.world().rank
+    table, name = field.split(".")
+    values = {
+        "run.max_steps": [2, 3],
+        "optim.lr": [1e-3, 2e-3],
+        "parallel.pp": [1, 2],
+        "run.output": ["a", "b"],
+    }
+    tables = {"data": {"name": "clicks", "rows": 3000, "root": root}, "run": {"output": None, "max_steps": 2}}
+    tables.setdefault(table, {})[name] = values[field][rank]
+    if name == "output":
+        tables["run"]["output"] = f"{root}/{values[field][rank]}"
+    try:
+        run(TrainConfig.from_dict(tables))
+    except dtlab.UserError as error:
+        return str(error)
+    return "trained"
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("run.max_steps", "ranks disagree on run.max_steps: {0: '2', 1: '3'}; give every rank the same"),
+        ("optim.lr", "ranks disagree on optim.lr: {0: '0.001', 1: '0.002'}; give every rank the same"),
+        ("parallel.pp", "ranks disagree on parallel.pp: {0: '1', 1: '2'}; give every rank the same"),
+        ("run.output", "trained"),
+    ],
+)
+def test_runs_started_with_other_settings_on_each_rank_end_at_once(field, told, tmp_path):
+    assert dtlab.launch(settings_by_rank, 2, field, str(tmp_path), timeout=60) == [told, told]
