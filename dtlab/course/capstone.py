@@ -6,7 +6,7 @@
 - ``FAULTY``: the trainer that somebody left behind. Each of its four functions has one fault:
   ``same_rows``, ``whole_tables``, ``weights_only``, ``mean_of_ranks``.
 
-What the report card measures of a recipe is in ``dtlab.course.report_card``.
+What is measured of a recipe is in ``dtlab.course.capstone_measure``, its report card in ``report_card``.
 """
 
 from __future__ import annotations

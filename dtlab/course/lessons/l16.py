@@ -13,7 +13,7 @@ from dtlab.course.lessons import l16_plan, l16_report, l16_serving  # noqa: F401
 from dtlab.course.lessons.on_ranks import SAME_CALLS, require_function, stuck
 
 if TYPE_CHECKING:
-    from dtlab.course.report_card import Measured
+    from dtlab.course.capstone_measure import Measured
     from dtlab.diagnose.report_lines import Line
 
 ROWS, SEED = 5_000, 3
@@ -33,7 +33,8 @@ ROWS, SEED = 5_000, 3
 def trainer(checks: Checks, answer: Any, share: Any, kept: Any, auc: Any) -> None:
     """Counts first: rows, ranks with the right AUC. Then one model, bytes and the resumed run."""
     from dtlab.course.capstone import Recipe, clicks
-    from dtlab.course.report_card import card_of, measure
+    from dtlab.course.capstone_measure import measure
+    from dtlab.course.report_card import card_of
 
     for function in (answer, share, kept, auc):
         require_function(function)
