@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import IO, Any, NoReturn
 
 from dtlab.ranks import channel, strays, worker
-from dtlab.ranks.forkserver import STATUS
+from dtlab.ranks.rank_process import Child, RankProcess, Served
 
 METHODS = ("forkserver", "spawn", "fork")
 _MOST_SERVERS = 2
@@ -34,101 +34,6 @@ def default_method() -> str:
     return os.environ.get("DTLAB_START_METHOD") or (
         "forkserver" if sys.platform.startswith("linux") else "spawn"
     )
-
-
-class RankProcess:
-    """One rank's process. ``exit_code`` is None while it lives, negative for a signal."""
-
-    pid: int | None = None
-    exit_code: int | None = None
-    lost = False  # the fork server died, so the exit code is not known
-
-    def fileno(self) -> int | None:
-        """A descriptor that becomes readable when something changes; None: call :meth:`poll` now and then."""
-        raise NotImplementedError
-
-    def poll(self) -> int | None:
-        raise NotImplementedError
-
-    def send(self, number: int) -> None:
-        """Signal the rank and what it started."""
-        if self.pid is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            try:
-                os.killpg(self.pid, number)
-            except ProcessLookupError:
-                if self.exit_code is None:  # forked, but not yet the leader of its group
-                    os.kill(self.pid, number)
-
-    def close(self) -> None:
-        pass
-
-
-class _Served(RankProcess):
-    def __init__(self, status: int) -> None:
-        os.set_blocking(status, False)
-        self._status = status
-        self._data = b""
-
-    def fileno(self) -> int | None:
-        return self._status if self._status >= 0 else None
-
-    def poll(self) -> int | None:
-        while self._status >= 0 and self.exit_code is None:
-            try:
-                piece = os.read(self._status, 64)
-            except BlockingIOError:
-                break
-            if not piece:
-                self.lost, self.exit_code = True, -signal.SIGKILL
-                break
-            self._data += piece
-            size = STATUS.size
-            if self.pid is None and len(self._data) >= size:
-                (self.pid,) = STATUS.unpack_from(self._data)
-            if len(self._data) >= 2 * size:
-                (self.exit_code,) = STATUS.unpack_from(self._data, size)
-        return self.exit_code
-
-    def close(self) -> None:
-        if self._status >= 0:
-            os.close(self._status)
-            self._status = -1
-
-
-class _Child(RankProcess):
-    """A direct child of this process."""
-
-    def __init__(self, pid: int, spawned: "subprocess.Popen[bytes] | None" = None) -> None:
-        self.pid = pid
-        self._spawned = spawned
-        self._fd: int | None = None
-        if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):
-                self._fd = os.pidfd_open(pid)
-
-    def fileno(self) -> int | None:
-        return self._fd
-
-    def poll(self) -> int | None:
-        if self.exit_code is None and self.pid is not None:
-            if self._spawned is not None:
-                self.exit_code = self._spawned.poll()
-            else:
-                try:
-                    pid, status = os.waitpid(self.pid, os.WNOHANG)
-                except ChildProcessError:  # somebody else in this process collected it
-                    self.lost, self.exit_code = True, -signal.SIGKILL
-                else:
-                    if pid:
-                        self.exit_code = os.waitstatus_to_exitcode(status)
-        return self.exit_code
-
-    def close(self) -> None:
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
 
 
 class _Server:
@@ -163,7 +68,7 @@ class _Server:
         named = [line for line in lines if "Error" in line] or lines
         return named[-1] if named else f"exit code {self.process.poll()}"
 
-    def request(self, fds: list[int], rank_environ: dict[str, str]) -> _Served:
+    def request(self, fds: list[int], rank_environ: dict[str, str]) -> Served:
         read, write = os.pipe()
         try:
             channel.send_request(self.channel, json.dumps(rank_environ).encode(), [*fds, write])
@@ -172,7 +77,7 @@ class _Server:
             raise
         finally:
             os.close(write)
-        return _Served(read)
+        return Served(read)
 
     def close(self) -> None:
         """The server ends by itself when the socket does; ranks that it still has are killed."""
@@ -238,7 +143,7 @@ def start_spawned(
         stderr=fds.output,
         start_new_session=True,
     )
-    return _Child(process.pid, process)
+    return Child(process.pid, process)
 
 
 def start_forked(
@@ -248,7 +153,7 @@ def start_forked(
     pid = os.fork()
     if pid == 0:
         _become_rank(fds, rank_environ, not_for_child)
-    return _Child(pid)
+    return Child(pid)
 
 
 def _become_rank(
