@@ -13,10 +13,16 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
-from dtlab.errors import DtlabWarning, UserError
-from dtlab.train.precision import StepOutcome
+import torch
+from torch import nn
 
-__all__ = ["MOST_IN_A_ROW", "NonFinite", "NonFiniteError", "NonFinitePolicy"]
+from dtlab.errors import DtlabWarning, UserError
+from dtlab.parallel.sharded import local_part
+from dtlab.ranks import agreement
+from dtlab.train.precision import StepOutcome
+from dtlab.train.tally import Tally
+
+__all__ = ["MOST_IN_A_ROW", "NonFinite", "NonFiniteError", "NonFinitePolicy", "check_losses"]
 
 NonFinitePolicy = Literal["stop", "skip", "roll_back"]
 MOST_IN_A_ROW = 20
@@ -99,3 +105,21 @@ def _copied(state: Any) -> Any:
 
 def _warn(line: str) -> None:
     warnings.warn(line, DtlabWarning, stacklevel=5)
+
+
+def check_losses(tally: Tally, model: nn.Module, steps_done: int) -> None:
+    """Stop when a loss since the last fold of ``tally`` was not finite, on any rank (collective).
+
+    Raises:
+        NonFiniteError: on every rank, with the step and the parameters that are not finite.
+    """
+    if agreement.all_agree(bool(torch.tensor(tally.losses.total()).isfinite())):
+        return
+    steps = agreement.gather(tally.losses.first_bad, dst=None) or []
+    index = min((step for step in steps if step is not None), default=0)
+    bad = [name for name, p in model.named_parameters() if not bool(local_part(p).isfinite().all())]
+    where = f"; now {', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''} not finite" if bad else ""
+    step = steps_done - tally.steps + index
+    raise NonFiniteError(
+        f"step {step}: the loss is not finite{where}; lower the rate, clip, or set non_finite = 'skip'"
+    )

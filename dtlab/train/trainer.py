@@ -8,6 +8,7 @@ unevenly a tail is shared.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,7 +24,6 @@ from dtlab.parallel.communication import AllReduceClock
 from dtlab.parallel.ddp import data_parallel, unwrap
 from dtlab.parallel.pipelined_model import PipelinedModel
 from dtlab.parallel.sampled_communication import SampledClock
-from dtlab.parallel.sharded import local_part
 from dtlab.ranks import agreement
 from dtlab.train.arguments import check_alike, check_arguments, check_rows
 from dtlab.train.flags import Flags
@@ -31,7 +31,7 @@ from dtlab.train.layout import RunLayout
 from dtlab.train.losses import Loss, binary_cross_entropy, defaults_by_name
 from dtlab.train.meter import Meter, Reading
 from dtlab.train.metrics import Metrics, evaluate
-from dtlab.train.non_finite import NonFinite, NonFiniteError, NonFinitePolicy
+from dtlab.train.non_finite import NonFinite, NonFinitePolicy, check_losses
 from dtlab.train.pipelined_step import PipelinedStep
 from dtlab.train.precision import Precision, pick_precision
 from dtlab.train.progress import Progress
@@ -39,6 +39,7 @@ from dtlab.train.recompute import recompute_blocks
 from dtlab.train.schedule import Schedule
 from dtlab.train.settle import settle_buckets
 from dtlab.train.step import FullStep
+from dtlab.train.step_errors import torch_errors_named
 from dtlab.train.steps import Watcher, global_steps
 from dtlab.train.tally import EpochResult, Tally
 
@@ -251,7 +252,7 @@ class Trainer:
         steps, finished = 0, True
         if not self.model.training:  # else parts that the user froze by eval() stay so
             self.model.train()
-        try:
+        with closing(progress), torch_errors_named(self.rank, lambda: self.steps_done):
             for batch, rows in global_steps(loader, total):
                 if self._on_batch is not None:
                     self._on_batch(batch)
@@ -271,20 +272,6 @@ class Trainer:
                 if watch is not None and self.steps_done >= watch.next_step and watch.look():
                     finished = steps == total
                     break
-        except torch.OutOfMemoryError as error:
-            raise UserError(
-                f"rank {self.rank}: out of memory in step {self.steps_done} "
-                f"({' '.join(str(error).split())[:200]}); lower micro_batch, or set checkpoint_activations"
-            ) from error
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise UserError(
-                f"rank {self.rank}, step {self.steps_done}: BatchNorm cannot train on one row; take a larger "
-                "global_batch, or the sampler's tail='drop'"
-            ) from error
-        finally:
-            progress.close()
         self.check_finite()
         return tally.result(epoch + 1, finished=finished)
 
@@ -294,19 +281,8 @@ class Trainer:
         Raises:
             NonFiniteError: on every rank, with the step and the parameters that are not finite.
         """
-        total = self.tally.losses.total()
-        if not self._stops or agreement.all_agree(bool(torch.tensor(total).isfinite())):
-            return
-        first = self.tally.losses.first_bad
-        steps = agreement.gather(None if first is None else first, dst=None) or []
-        index = min((step for step in steps if step is not None), default=0)
-        step = self.steps_done - self.tally.steps + index
-        named = unwrap(self.model).named_parameters()
-        bad = [name for name, p in named if not bool(local_part(p).isfinite().all())]
-        where = f"; now {', '.join(bad[:3])}{', ...' if len(bad) > 3 else ''} not finite" if bad else ""
-        raise NonFiniteError(
-            f"step {step}: the loss is not finite{where}; lower the rate, clip, or set non_finite = 'skip'"
-        )
+        if self._stops:
+            check_losses(self.tally, unwrap(self.model), self.steps_done)
 
     def _read(self, meter: Meter) -> None:
         outcome = self.full.outcome if self.full is not None else None
