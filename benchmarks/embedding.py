@@ -51,7 +51,7 @@ def measure(way: str) -> dict[str, Any]:
     with dtlab.world() as w:
         torch.manual_seed(0)
         model = shard_embeddings(nn.Sequential(nn.Embedding(ROWS, DIM, sparse=sparse)), strategy)
-        table = model[0]
+        table = model.get_submodule("0")
         if strategy == "data_parallel":
             model = data_parallel(model, w)
         times = []

@@ -55,8 +55,13 @@ class Notes:
             self.sums, self.mark = [], now
 
 
+def columns(table: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    assert table.labels is not None
+    return table.dense, table.labels
+
+
 def raw(model: nn.Module, table: Batch, order: torch.Tensor, steps: int) -> float:
-    x, y = table.dense, table.labels
+    x, y = columns(table)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
     scheduler = LambdaLR(optimizer, factor(steps))
     notes = Notes()
@@ -78,7 +83,8 @@ def raw(model: nn.Module, table: Batch, order: torch.Tensor, steps: int) -> floa
 
 
 def squared_error(model: nn.Module, batch: Batch) -> torch.Tensor:
-    return F.mse_loss(model(batch.dense).squeeze(-1), batch.labels, reduction="sum")
+    x, y = columns(batch)
+    return F.mse_loss(model(x).squeeze(-1), y, reduction="sum")
 
 
 class EverySecond:
@@ -111,7 +117,7 @@ def dtlab_full(model: nn.Module, table: Batch, steps: int) -> float:
 def accelerate_full(model: nn.Module, table: Batch, order: torch.Tensor, steps: int) -> float:
     from accelerate import Accelerator
 
-    x, y = table.dense, table.labels
+    x, y = columns(table)
     accelerator = Accelerator(cpu=True)
     plain = torch.optim.AdamW(model.parameters(), lr=LR)
     model, optimizer, scheduler = accelerator.prepare(model, plain, LambdaLR(plain, factor(steps)))
@@ -136,7 +142,7 @@ def accelerate_full(model: nn.Module, table: Batch, order: torch.Tensor, steps: 
 def fabric_full(model: nn.Module, table: Batch, order: torch.Tensor, steps: int) -> float:
     from lightning.fabric import Fabric
 
-    x, y = table.dense, table.labels
+    x, y = columns(table)
     fabric = Fabric(accelerator="cpu", devices=1)
     plain = torch.optim.AdamW(model.parameters(), lr=LR)
     model, optimizer = fabric.setup(model, plain)
@@ -149,7 +155,9 @@ def fabric_full(model: nn.Module, table: Batch, order: torch.Tensor, steps: int)
         optimizer.zero_grad()
         loss = F.mse_loss(model(x[index]).squeeze(-1), y[index])
         fabric.backward(loss)
-        norm = float(fabric.clip_gradients(model, optimizer, max_norm=1.0, error_if_nonfinite=True))
+        clipped = fabric.clip_gradients(model, optimizer, max_norm=1.0, error_if_nonfinite=True)
+        assert clipped is not None
+        norm = float(clipped)
         lr = plain.param_groups[0]["lr"]
         optimizer.step()
         scheduler.step()
@@ -165,7 +173,7 @@ def lightning_full(model: nn.Module, table: Batch, order: torch.Tensor, steps: i
 
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore")
-    x, y = table.dense, table.labels
+    x, y = columns(table)
 
     class Batches(torch.utils.data.Dataset):
         def __len__(self) -> int:

@@ -35,12 +35,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from benchmarks.shapes import shape_of
 from dtlab.cost.presets import Preset
 from dtlab.cost.programs import KEMPNER_FORGE, MEGATRON, NANOTRON, TORCH, Program
 from dtlab.cost.rank_memory import fullest, rank_memory
-from dtlab.cost.strategy import Strategy
+from dtlab.cost.strategy import Recompute, Strategy
 from dtlab.cost.units import GIB
 from dtlab.errors import UserError
 
@@ -220,7 +221,7 @@ def _sharding(row: dict[str, str], dp: int, cp: int) -> tuple[int, int, bool]:
     raise UserError(f"sharding = {text!r} is unknown: use ZeRO-0 to ZeRO-3, FSDP or DDP")
 
 
-def _precision(row: dict[str, str], name: str, zero: int) -> dict[str, object]:
+def _precision(row: dict[str, str], name: str, zero: int) -> dict[str, Any]:
     text = row.get("precision", "").lower()
     if name == "nanotron" and (not text or text == "bf16"):
         return {"precision": "bf16-mixed", "fp32_gradients": True}
@@ -239,7 +240,7 @@ def _precision(row: dict[str, str], name: str, zero: int) -> dict[str, object]:
     raise UserError(f"precision = {row['precision']!r} is unknown: use FP32, BF16, pure BF16 or AMP")
 
 
-def _recompute(row: dict[str, str], name: str) -> str:
+def _recompute(row: dict[str, str], name: str) -> Recompute:
     text = (row.get("act_ckpt") or row.get("recompute") or "").lower()
     if not text and name == "torchtitan":
         raise UserError("act_ckpt is blank: torchtitan recomputes by default, and what is not stated")
@@ -255,7 +256,7 @@ def _recompute(row: dict[str, str], name: str) -> str:
     )
 
 
-def _schedule(row: dict[str, str], pp: int) -> dict[str, object]:
+def _schedule(row: dict[str, str], pp: int) -> dict[str, Any]:
     text = row.get("schedule", "").lower()
     if pp == 1:
         return {}

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 import dtlab
-from benchmarks.common import report, say, wants_json
+from benchmarks.common import Figure, report, say, wants_json
 from dtlab.cost.builders import transformer
 from dtlab.cost.calibration import Gpu, gpu
 from dtlab.cost.work import flops_per_sample
@@ -88,10 +88,9 @@ def measure(
     """
     torch.manual_seed(0)
     model = GPT(256, shape.sequence, shape.dim, shape.layers, shape.heads).to(device)
-    options = {"fused": True} if device.type == "cuda" else {}
     trainer = dtlab.Trainer(
         model,
-        torch.optim.AdamW(model.parameters(), lr=3e-4, **options),
+        torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True if device.type == "cuda" else None),
         loss=lambda net, batch: window_losses(net(batch.tokens), batch.targets).sum(),
         precision=precision,
         compile=compiled,
@@ -139,7 +138,8 @@ def main() -> None:
     device, shape = (torch.device("cuda"), Shape()) if on_card else (torch.device("cpu"), SMALL)
     ways: list[tuple[str, bool]] = [("fp32", False), ("bf16", False)]
     ways += [("bf16", True)] if on_card else []  # a CPU's compiler is not what is asked about
-    data, figures = some_text(shape), {}
+    data = some_text(shape)
+    figures: dict[str, Figure] = {}
     say(f"  {shape}")
     for precision, compiled in ways:
         row = asdict(measure(shape, precision, compiled, device, data))

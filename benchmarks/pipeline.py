@@ -73,6 +73,7 @@ def row(schedule: Schedule, by_wall: list[PipelineTimeline], by_cpu: list[Pipeli
     def busy(lines: list[PipelineTimeline]) -> float:
         return statistics.median(1 - line.bubble_share for line in lines)
 
+    means: list[dict[str, Any]] = [mean_durations(line) for line in by_cpu]
     p, m, v = schedule.num_ranks, schedule.num_micro_batches, schedule.stages_per_rank
     return [
         schedule.name,
@@ -81,7 +82,7 @@ def row(schedule: Schedule, by_wall: list[PipelineTimeline], by_cpu: list[Pipeli
         m,
         busy(by_wall),
         busy([replay(schedule, line) for line in by_cpu]),
-        busy([simulate(schedule, **mean_durations(line)) for line in by_cpu]),
+        busy([simulate(schedule, **durations) for durations in means]),
         1 - bubble_share(p, m, v),
     ]
 

@@ -5,6 +5,7 @@ number of parameters. Numbers in the name win; among models of one name the numb
 """
 
 import re
+from typing import Any
 
 from dtlab.cost.builders import transformer
 from dtlab.cost.presets import BERT_LARGE, Preset
@@ -91,7 +92,7 @@ def parameters(text: str) -> float | None:
 
 
 def _given(row: dict[str, str], name: str) -> Preset | None:
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Any] = {}
     for field, columns in _COLUMNS.items():
         text = next((row[column].strip() for column in columns if row.get(column, "").strip()), "")
         found = re.search(_NUMBERS[field], name) if field in _NUMBERS and not text else None

@@ -48,6 +48,8 @@ def raw_loop(model: nn.Module, x: torch.Tensor, y: torch.Tensor, order: torch.Te
 
 
 def raw_ddp_loop(model: nn.Module, table: Batch, order: torch.Tensor, batch: int, w: dtlab.World) -> None:
+    labels = table.labels
+    assert labels is not None
     ddp = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(ddp.parameters(), lr=1e-3)
     ddp.train()
@@ -55,13 +57,14 @@ def raw_ddp_loop(model: nn.Module, table: Batch, order: torch.Tensor, batch: int
         index = order[start : start + batch][w.rank :: w.size]
         optimizer.zero_grad()
         logits = ddp(table.categorical[index], table.dense[index])
-        loss = F.binary_cross_entropy_with_logits(logits, table.labels[index])
+        loss = F.binary_cross_entropy_with_logits(logits, labels[index])
         loss.backward()
         optimizer.step()
 
 
 # --- the same through dtlab ---------------------------------------------------------------------------
 def squared_error(model: nn.Module, batch: Batch) -> torch.Tensor:
+    assert batch.labels is not None
     return F.mse_loss(model(batch.dense).squeeze(-1), batch.labels, reduction="sum")
 
 

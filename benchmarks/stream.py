@@ -131,7 +131,7 @@ def training(
         name: min(steps.seconds(StreamLoader(make(kind), **options)) for _ in range(REPEATS))
         for name, options in ways.items()
     }
-    times = {
+    times: dict[str, Any] = {
         "decode_seconds": reads,
         "transform_seconds": makes,
         "step_seconds": step,

@@ -43,7 +43,7 @@ def main() -> None:
         )
     judge_every = max(1, round(config.optim.max_epochs * rows / REPORTS / config.optim.global_batch))
     with tempfile.TemporaryDirectory() as name:
-        space = {"optim.lr": Choice(rates), "optim.global_batch": Choice(batches)}
+        space: dict[str, Choice | Range] = {"optim.lr": Choice(rates), "optim.global_batch": Choice(batches)}
         plan = StudyPlan(folder=Path(name) / "grid", space=space, search="grid", pruner="none")
         never = config.optim.max_epochs * rows  # the grid is looked at after its epochs only
         grid = search(config, plan, nproc=2, judge_every=never, tell=say)
