@@ -8,7 +8,8 @@ Two rules of prudence:
 
 - The predicted time of a pipeline is a bound, and published ones took up to three times as long: pipelines
   are set aside on machines where any other way fits, unless `Space.pp` asks for them.
-- Ways within 1 % of the fastest are equal, as predictions are off by more: the plainest of them is taken.
+- Ways within 1 % of the fastest are equal, as predictions are off by more: the plainest of them that keeps
+  deadline and budget is taken.
 """
 
 import math
@@ -132,24 +133,26 @@ class Search:
             tried = self._try(cut, found, count, floors, room, reading)
         if not tried:
             return
+        runs: list[tuple[float, Strategy, float, float, float]] = []
         for step, strategy in tried:
             seconds, usd = self._run(step, found, count, price, strategy)
             if not math.isfinite(seconds):
                 self.endless += 1
                 continue
-            self.dots.append(
-                (seconds, self.rates.usd(usd, price.usd_per_hour * count, count, seconds / 3600))
-            )
-        equal = EQUAL * min(step for step, _ in tried)
-        near = (way for way in tried if way[0] <= equal)
-        step, chosen = min(near, key=lambda way: (self._plainness(way[1]), way[0]))
-        seconds, usd = self._run(step, found, count, price, chosen)
-        if not math.isfinite(seconds):
+            total = self.rates.usd(usd, price.usd_per_hour * count, count, seconds / 3600)
+            self.dots.append((seconds, total))
+            runs.append((step, strategy, seconds, usd, total))
+        if not runs:
             return
+        # A plainer way that is 1 % slower is no reason to miss a limit that the fastest keeps.
+        kept = [run for run in runs if run[2] <= job.deadline_seconds and run[4] <= job.budget_usd] or runs
+        start = job.start_seconds
+        equal = EQUAL * min(run[2] - start for run in kept)  # on spot with saves: they differ by precision
+        near = (run for run in kept if run[2] - start <= equal)
+        step, chosen, seconds, usd, total = min(near, key=lambda run: (self._plainness(run[1]), run[2]))
         trust = self.predictor.step_error(self.job, chosen, found)
         peak = self.peak(chosen)
-        bill = usd, price.usd_per_hour * count, count, seconds / 3600
-        items, total = self.rates.items(*bill), self.rates.usd(*bill)
+        items = self.rates.items(usd, price.usd_per_hour * count, count, seconds / 3600)
         self.found.append(Candidate(found, count, chosen, step, peak, seconds, total, price, trust, items))
 
     def _try(
