@@ -61,7 +61,8 @@ def activation_bytes(
     tokens = micro_batch * _seq_len(preset, seq_len)
     layer = _layer_bytes_per_token(preset, element_bytes, _seq_len(preset, seq_len)) * tokens
     if recompute == "full":
-        return round(preset.layers * preset.hidden * element_bytes * tokens + layer)
+        inputs = preset.layers * preset.hidden * element_bytes * tokens
+        return round(min(inputs + layer, preset.layers * layer))  # of a single layer nothing is saved
     return round(preset.layers * layer)
 
 

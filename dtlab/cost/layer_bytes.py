@@ -59,7 +59,7 @@ def layer_bytes(
         raise UserError(f"seq_len = {seq_len!r}: give a whole number of tokens, 1 or more")
     tokens, t, h = s * strategy.micro_batch, strategy.tp, model.hidden
     element = 4 if strategy.precision == "fp32" else 2
-    stream, inside, mlp = _per_token(model, element, s, strategy.recompute != "none")
+    stream, inside, mlp = _per_token(model, element, s, strategy.recompute == "selective")
     entering = 2 * element * h
     norms_cut = t if strategy.sequence_parallel else 1
     entering_cut = norms_cut if program.gathers_again else 1

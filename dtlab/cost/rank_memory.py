@@ -145,7 +145,10 @@ def _items(
         kept = _flat_activations(model, strategy)
         return parameters, gradients, optimizer, copies, kept, 0.0, buffers + in_backward
     live = _in_flight(strategy, stage.rank)
-    activations = layer.kept * stage.layers * live / strategy.stages_per_rank + layer.once
+    blocks = stage.layers * live / strategy.stages_per_rank
+    activations = layer.kept * blocks
+    if layer.once:  # never more than keeping everything, which a stage of no or one block comes to
+        activations = min(activations + layer.once, layer.once * blocks)
     if strategy.pp > 1 and not stage.last:
         activations += layer.stream * live  # what was sent to the next stage
     logits = 0.0

@@ -182,15 +182,16 @@ class StepModel:
             bubble = rounds * one * _BUBBLE.get(s.schedule, 1.0)
             bubble += 2 * (s.pp - 1) * (sync.stage_fixed + sync.stage_per_sample * b)
         busy = m * compute
+        beside = m * max(compute, launch_floor)  # what messages hide behind, also where launches take longest
         if s.zero == 3:
             # Gathers for forward and backward and scatters of gradients hide behind the compute of layers.
             times = m if s.sync_every_micro_batch else 1
             total = m * sync.gather + times * sync.scatter
-            data = total - busy if total > busy else 0.0
+            data = total - beside if total > beside else 0.0
             data += sync.gather / max(1, work.layers) + sync.replicas * row.exposed
         else:
             data = sync.gradients
-            hidden = data - 2 / 3 * busy
+            hidden = data - 2 / 3 * beside
             data = max(row.exposed * data, hidden)
         table = 0.0
         if work.table_parameters:
