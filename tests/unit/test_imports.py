@@ -110,6 +110,12 @@ def test_imports_go_downwards_only() -> None:
     assert [fault for name, names in all_imports().items() for fault in faults(name, names)] == []
 
 
+def test_the_contributing_notes_name_the_parts_from_the_top_down() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    named = text.partition("Imports go downwards only:")[2].partition(".")[0]
+    assert [part.strip() for part in named.split(",")] == [*reversed(LAYERS)]
+
+
 def test_no_import_cycle() -> None:
     known = modules()
     graph: dict[str, set[str]] = {}
