@@ -64,7 +64,7 @@ for line in launch(hello, 2, echo=False):
 # (`echo=False`: what the ranks print stays in their log files.)
 #
 # ## Which way?
-# Lessons take 35 to 60 minutes. 01 to 04 build on each other; the later ones name what they need. 16 is the capstone: a trainer with four
+# Lessons take 40 to 60 minutes. 01 to 04 build on each other; the later ones name what they need. 16 is the capstone: a trainer with four
 # faults, a plan over its budget, and a report card that measures what you make of them.
 
 # %% tags=["hide-input"]
