@@ -8,6 +8,7 @@ Stopping is one half of it; the other is to go back to the best epoch, see :attr
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -63,19 +64,34 @@ class EarlyStopping:
         Ranks may bring different values, or None where the metric is not known: the decision rests on the
         mean of the values given, and is the same everywhere.
 
-        ``samples`` counts from the start of the run over all ranks, so it never falls.
+        ``samples`` counts from the start of the run over all ranks, so it never falls and is equal on all.
 
         Raises:
-            UserError: on every rank, when no rank gives a value, or ``samples`` falls.
+            UserError: on every rank: a value is no number, no rank gives one, ``samples`` falls, or the ranks
+                differ in ``samples``, in the rule or in a state that was loaded.
         """
-        given = agreement.mean({} if value is None else {"metric": float(value)})
+        alike = {
+            name: getattr(self, name) for name in ("patience", "mode", "min_delta", "best", "best_samples")
+        }
+        brought = agreement.gather((_number(value), samples, alike), dst=None) or []
+        for name in alike:
+            self._require_alike(name, [their[name] for _, _, their in brought])
+        for rank, (metric, now, _) in enumerate(brought):
+            if isinstance(metric, str):
+                raise UserError(
+                    f"early stopping: metric = {metric} on rank {rank}: give one number, or None where it is "
+                    "not known"
+                )
+            require_number(
+                "samples", now, lambda now: now >= self.best_samples,
+                "all samples since the start of the run: at the best validation they were "
+                f"{self.best_samples:,}",
+            )  # fmt: skip
+        self._require_alike("samples", [now for _, now, _ in brought])
+        given = [metric for metric, _, _ in brought if metric is not None]
         if not given:
             raise UserError("early stopping: no rank gave a metric; give it on one rank at least")
-        require_number(
-            "samples", samples, lambda now: now >= self.best_samples,
-            f"all samples since the start of the run: at the best validation they were {self.best_samples:,}",
-        )  # fmt: skip
-        self.value = value = given["metric"]
+        self.value = value = sum(given) / len(given)
         self.epoch += 1
         # The first number only has to be one: inf - inf would be nan.
         gain = value - self.best if self.mode == "max" else self.best - value
@@ -85,6 +101,15 @@ class EarlyStopping:
         else:
             self.bad_epochs += 1
         return samples - self.best_samples >= self.patience
+
+    @staticmethod
+    def _require_alike(name: str, of_ranks: list[Any]) -> None:
+        if any(value != of_ranks[0] for value in of_ranks):
+            raise UserError(
+                f"early stopping: {name} differs between the ranks, {dict(enumerate(of_ranks))}: they would "
+                "stop apart; give the same on every rank: samples and patience of all ranks together, and a "
+                "saved state to all"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the rule, as JSON values; equal on every rank."""
@@ -100,6 +125,16 @@ class EarlyStopping:
             raise UserError(f"stopping state has the keys {sorted(state)}; it needs exactly {sorted(_STATE)}")
         for name in _STATE:
             setattr(self, name, state[name])
+
+
+def _number(metric: Any) -> float | str | None:
+    """One number; what is none as its text, which every rank can then name."""
+    if metric is None or isinstance(metric, str | bytes):
+        return metric if metric is None else repr(metric)
+    try:
+        return float(metric)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last: a tensor of several numbers
+        return reprlib.repr(metric)
 
 
 _STATE = ("value", "best", "best_epoch", "best_samples", "epoch", "bad_epochs", "improved")

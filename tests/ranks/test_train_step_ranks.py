@@ -169,3 +169,32 @@ def test_what_one_rank_knows_all_ranks_do():
     assert one["differs"]["2.bias"] == [1]
     assert "step 7: the replicas differ in 2.bias; rank 1 left the others" in one["desync"]
     assert one["nan"].startswith("step 0: the gradient is not finite (norm nan) in 0.weight")
+
+
+def refused_stops():
+    with dtlab.world() as w:
+        said = {}
+        for name, own, value, samples in (
+            ("samples", EarlyStopping(300), 0.7, (100, 150)[w.rank]),
+            ("patience", EarlyStopping((300, 500)[w.rank]), 0.7, 100),
+            ("metric", EarlyStopping(300), (0.7, "0.9")[w.rank], 100),
+            ("metrics", EarlyStopping(300), (torch.ones(2), 0.7)[w.rank], 100),
+            ("state", EarlyStopping(300), 0.7, 200),
+        ):
+            if name == "state" and w.rank == 0:  # the saved state is loaded by one rank only
+                own.load_state_dict({**own.state_dict(), "best": 0.8, "best_epoch": 1, "best_samples": 100})
+            try:
+                own.update(value, samples)
+            except dtlab.UserError as error:
+                said[name] = str(error)
+        return said
+
+
+def test_ranks_that_would_stop_apart_are_told_so_together():
+    one, two = launch(refused_stops, 2)
+    assert one == two
+    assert "samples differs between the ranks, {0: 100, 1: 150}" in one["samples"]
+    assert "patience differs between the ranks, {0: 300, 1: 500}" in one["patience"]
+    assert "metric = '0.9' on rank 1" in one["metric"]
+    assert "on rank 0: give one number" in one["metrics"]
+    assert "best differs between the ranks, {0: 0.8, 1: -inf}" in one["state"]
