@@ -16,6 +16,8 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from dtlab.errors import UserError
+
 
 class DataLoaderWorkerError(RuntimeError):
     """A data loader worker process died."""
@@ -94,6 +96,8 @@ _wrapped: Any = None
 def naming_dead_workers(rank: int, world_size: int) -> Iterator[_Named]:
     """Turn torch's "DataLoader worker exited unexpectedly" into a ``DataLoaderWorkerError`` inside.
 
+    A ``UserError`` that a worker raised is that error again, without the worker's traceback in its line.
+
     Put the worker processes into ``.workers`` of what it gives. Outside the main thread, where no handler
     of signals runs, only errors raised inside the block are explained.
     """
@@ -103,6 +107,10 @@ def naming_dead_workers(rank: int, world_size: int) -> Iterator[_Named]:
         yield named
     except DataLoaderWorkerError:
         raise
+    except UserError as error:
+        if line := _line_of_worker(error):
+            raise type(error)(line) from None
+        raise
     except RuntimeError as error:
         if explained := named.explain():
             raise explained from error
@@ -110,6 +118,14 @@ def naming_dead_workers(rank: int, world_size: int) -> Iterator[_Named]:
     finally:
         _live.remove(named)
         named.close()
+
+
+def _line_of_worker(error: UserError) -> str | None:
+    """The message that a worker's error had before torch put "Caught ..." and a traceback before it."""
+    text, kind = str(error), type(error)
+    if not re.match(r"Caught \w+ in DataLoader worker process \d+\.\n", text):
+        return None
+    return text.rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")[2].strip() or None
 
 
 def wrap_handler() -> None:

@@ -12,10 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from dtlab.data.features import Features, FeatureSpec
 from dtlab.data.parquet_stream import ParquetStream
+from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.data.stream_loader import StreamLoader
+from dtlab.data.torch_adapter import data_loader
 from dtlab.data.worker_death import DataLoaderWorkerError
 from dtlab.data.workers import recommend_workers, start_method, why_not_fork
 from dtlab.errors import UserError
@@ -127,6 +130,31 @@ def test_a_forked_worker_that_uses_threads_of_openmp_hangs_and_one_from_forkserv
 def test_a_worker_killed_for_a_full_shared_memory_says_so_long_before_the_timeout(make, method):
     loader = StreamLoader(make(DiesOfBusError), num_workers=1, worker_start_method=method, worker_timeout=90)
     with pytest.raises(DataLoaderWorkerError, match=r"worker 0 of 1 .*signal 7 .*/dev/shm"):
+        list(loader)
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_file_that_goes_while_workers_read_is_one_line_without_their_traceback(make, method, tmp_path):
+    stream = make()
+    (tmp_path / "log.parquet").unlink()
+    with pytest.raises(UserError, match=r"^cannot read .*log\.parquet.*it was there when the run began$"):
+        list(StreamLoader(stream, num_workers=1, worker_start_method=method))
+
+
+class RefusesRow(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        if index == 5:
+            raise UserError("row 5: the image is empty; leave it out")
+        return torch.tensor(index)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_a_data_set_refuses_is_told_alike_with_and_without_workers(workers):
+    loader = data_loader(RefusesRow(), GlobalBatchSampler(8, 2, shuffle=False), num_workers=workers)
+    with pytest.raises(UserError, match=r"^row 5: the image is empty; leave it out$"):
         list(loader)
 
 
