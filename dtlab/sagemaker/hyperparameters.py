@@ -35,6 +35,10 @@ def encode(values: Mapping[str, Any]) -> dict[str, str]:
     encoded = {}
     for name, value in values.items():
         where = f"hyperparameters.{name}"
+        if not isinstance(name, str):
+            raise UserError(f"{where}: the name is a {type(name).__name__}; give text")
+        if value is None:
+            raise UserError(f"{where} = None: would arrive as the text 'null'; leave it out")
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"{where} = {value!r}: give a finite number")
         try:
@@ -110,6 +114,8 @@ def _value(name: str, given: Any, kind: Any) -> Any:
     if kind is None:
         return parsed if parsed is not _NO_JSON else text
     if kind is str:
+        if given is None:
+            raise UserError(f"{name} = None: give text, or leave it out")
         if isinstance(parsed, str):
             return parsed
         return text
@@ -135,7 +141,10 @@ def _number(name: str, given: Any, parsed: Any, kind: type, text: str) -> Any:
             parsed = float(text)  # 1.e-3 and 1_000 are no JSON
         except ValueError:
             parsed = None
-    fits = isinstance(parsed, int | float) and not isinstance(parsed, bool) and math.isfinite(parsed)
+    try:
+        fits = isinstance(parsed, int | float) and not isinstance(parsed, bool) and math.isfinite(parsed)
+    except OverflowError:  # hundreds of digits
+        fits = False
     if fits and kind is float:
         return float(parsed)
     if fits and float(parsed).is_integer():

@@ -45,6 +45,20 @@ def test_value_of_another_kind_is_refused_by_name(name, text):
         read({name: text}, KINDS)
 
 
+@pytest.mark.parametrize(("name", "value"), [("epochs", "1" * 400), ("lr", "1" * 400), ("note", None)])
+def test_number_of_hundreds_of_digits_and_nothing_at_all_are_refused_by_name(name, value):
+    with pytest.raises(UserError, match=f"^{name} = .*: give"):
+        read({name: value}, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"), [({"note": None}, "note = None.*leave it out"), ({3: 4}, "int")]
+)
+def test_what_no_text_stands_for_is_not_sent(values, named):
+    with pytest.raises(UserError, match=rf"^hyperparameters\..*{named}"):
+        encode(values)
+
+
 def test_what_is_encoded_comes_back():
     values = {"amp": False, "epochs": 3, "lr": 1e-3, "layers": [1, 2], "note": "some text"}
     assert read(encode(values), KINDS) == values
