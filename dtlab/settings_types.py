@@ -7,7 +7,8 @@ answers at once.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType
@@ -25,11 +26,12 @@ def settle_types(settings: Any, table: str) -> None:
     """Check every field of a dataclass against its annotation; what is only spelt otherwise is replaced.
 
     A list becomes a tuple, text becomes a path where a path belongs, 64.0 becomes 64 where a whole number
-    belongs, and NumPy's numbers become Python's. Ranges are not looked at.
+    belongs, and NumPy's numbers become Python's. Ranges are not looked at, nor what a mapping holds, paths
+    apart.
 
     Args:
         settings: an instance whose ``__post_init__`` calls this first.
-        table: its name in front of the fields'.
+        table: its name in front of the fields'; "" where they stand alone.
 
     Raises:
         UserError: a value of another type, an empty text, or a whole number of more than 64 bits.
@@ -51,7 +53,10 @@ def settle_types(settings: Any, table: str) -> None:
         value, hint = getattr(settings, entry.name), hints[entry.name]
         settled = _settled(value, hint)
         if settled is _WRONG:
-            raise UserError(f"{table}.{entry.name} = {value!r}: give {_described(hint)}")
+            where = f"{table}.{entry.name}" if table else entry.name
+            shown = repr(value)
+            shown = shown if len(shown) <= 80 else shown[:77] + "..."
+            raise UserError(f"{where} = {shown}: give {_described(hint)}")
         if settled is not value:
             object.__setattr__(settings, entry.name, settled)
 
@@ -71,6 +76,15 @@ def _settled(value: Any, hint: Any) -> Any:
             return _WRONG
         parts = tuple(_settled(part, inner[0]) for part in value)
         return _WRONG if _WRONG in parts else value if parts == value else parts
+    if origin is Mapping:
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            return _WRONG
+        if inner[1] is not Path:
+            return value
+        paths = {name: _path(part) for name, part in value.items()}
+        return _WRONG if _WRONG in paths.values() else paths
+    if is_dataclass(hint):
+        return value if isinstance(value, hint) else _WRONG  # type: ignore[arg-type]
     if NoneType in inner:
         return (
             None if value is None else _settled(value, next(kind for kind in inner if kind is not NoneType))
@@ -121,6 +135,10 @@ def _described(hint: Any) -> str:
         return f"{', '.join(inner[:-1])} or {inner[-1]}"
     if origin is tuple:
         return f"a list of {_PLURAL[inner[0]]}"
+    if origin is Mapping:
+        return "a table of names and values"
+    if is_dataclass(hint):
+        return f"a {hint.__name__}"  # type: ignore[union-attr]
     if NoneType in inner:
         return f"{_described(next(kind for kind in inner if kind is not NoneType))}, or leave it out"
     return _ONE[hint]

@@ -27,6 +27,7 @@ from dtlab.sagemaker.tables import (
     Source,
     require_s3,
 )
+from dtlab.settings_types import settle_types
 
 __all__ = ["TrainingJob", "modern"]
 
@@ -92,6 +93,7 @@ class TrainingJob:
     quotas: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        settle_types(self, "")
         if not (_NAME.fullmatch(self.name) and len(self.name) <= MOST_NAME):
             raise UserError(
                 f"name = {self.name!r}: give at most {MOST_NAME} letters, digits and hyphens, beginning and "
@@ -254,8 +256,9 @@ def _cards(found: catalogue.Instance) -> str:
 
 def _instance(name: str) -> catalogue.Instance:
     if not name.startswith("ml."):
+        right = "ml." + name.strip().lower().removeprefix("ml.")
         raise UserError(
-            f"compute.instance_type = {name!r}: SageMaker's types begin with ml.; write 'ml.{name}'"
+            f"compute.instance_type = {name!r}: SageMaker's types begin with ml.; write {right!r}"
         )
     try:
         return catalogue.instance(name)

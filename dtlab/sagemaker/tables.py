@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dtlab.errors import UserError
+from dtlab.settings_types import settle_types
 
 __all__ = [
     "Alarm",
@@ -42,6 +43,9 @@ class Source:
     entry_script: str = "train.py"
     """Path inside the folder."""
 
+    def __post_init__(self) -> None:
+        settle_types(self, "source")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compute:
@@ -69,6 +73,7 @@ class Compute:
     """ARN of a training plan that the hosts come from."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "compute")
         for name, least in (
             ("instance_count", 1),
             ("volume_gb", 1),
@@ -139,6 +144,7 @@ class Checkpoint:
     """Seconds between two checkpoints; 30 minutes."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "checkpoint")
         require_s3("checkpoint.s3_uri", self.s3_uri)
         _whole("checkpoint.every_seconds", self.every_seconds, 1)
 
@@ -155,6 +161,7 @@ class Network:
     """No way out of the container, not even for pip."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "network")
         if bool(self.subnets) != bool(self.security_groups):
             missing = "security_groups" if self.subnets else "subnets"
             raise UserError(f"network.{missing} is empty: a VPC needs both subnets and security_groups")
@@ -171,6 +178,7 @@ class Output:
     kms_key: str | None = None
 
     def __post_init__(self) -> None:
+        settle_types(self, "output")
         require_s3("output.s3_uri", self.s3_uri)
 
 
@@ -184,6 +192,7 @@ class Mlflow:
     run_name: str | None = None
 
     def __post_init__(self) -> None:
+        settle_types(self, "mlflow")
         if self.arn is None and (self.experiment or self.run_name):
             raise UserError("mlflow.arn: missing; experiment and run_name need a tracking server")
         if self.arn is not None and ":mlflow-" not in self.arn:
@@ -204,6 +213,7 @@ class Alarm:
     """ARN of the SNS topic that is told."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "alarm")
         percent = self.percent_per_card
         if not (isinstance(percent, int | float) and math.isfinite(percent) and 0 < percent < 100):
             raise UserError(
@@ -231,6 +241,7 @@ class Rehearsal:
     """Values that replace those of the job, to make it short."""
 
     def __post_init__(self) -> None:
+        settle_types(self, "rehearsal")
         if self.hosts is not None:
             _whole("rehearsal.hosts", self.hosts, 1)
         _whole("rehearsal.ranks_per_host", self.ranks_per_host, 1)

@@ -8,7 +8,7 @@ import pytest
 from dtlab.errors import UserError
 from dtlab.sagemaker.job import TrainingJob, modern
 from dtlab.sagemaker.job_file import read_job
-from dtlab.sagemaker.tables import Alarm, Checkpoint, Compute, Mlflow, Network, Output
+from dtlab.sagemaker.tables import Alarm, Checkpoint, Compute, Mlflow, Network, Output, Rehearsal, Source
 
 S3 = Checkpoint(s3_uri="s3://bucket/checkpoints/")
 
@@ -229,3 +229,37 @@ def test_number_or_address_that_no_job_can_have_is_refused_by_name(table, fields
     line = table_refused(table, **fields)
     assert f".{next(iter(fields))} = " in line
     assert len(line) < 200
+
+
+@pytest.mark.parametrize(
+    ("table", "fields"),
+    [
+        (Compute, {"spot": "False"}),  # any text counts as true elsewhere in Python
+        (Compute, {"instance_type": None}),
+        (Network, {"encrypt_between_hosts": "no"}),
+        (Network, {"subnets": "subnet-1", "security_groups": ("sg-1",)}),
+        (Source, {"folder": 3}),
+        (Mlflow, {"arn": 5}),
+        (Alarm, {"topic": 4}),
+        (TrainingJob, {"name": None}),
+        (TrainingJob, {"budget_usd": "100"}),
+        (TrainingJob, {"compute": {"spot": True}}),
+        (TrainingJob, {"hyperparameters": None}),
+        (TrainingJob, {"tags": [{"Key": "a", "Value": "b"}]}),
+        (TrainingJob, {"distribution": "torchrun"}),
+    ],
+)
+def test_value_of_another_kind_is_refused_in_a_script_as_in_a_file(table, fields):
+    line = table_refused(table, **fields)
+    name, value = next(iter(fields.items()))
+    assert f"{name} = {value!r}: give " in line
+
+
+def test_folders_may_be_given_as_text():
+    job = TrainingJob(source=Source(folder="src"), rehearsal=Rehearsal(channels={"train": "small"}))
+    assert (job.source.folder, job.rehearsal.channels) == (Path("src"), {"train": Path("small")})
+
+
+@pytest.mark.parametrize("name", ["g5.12xlarge", "ML.G5.12XLARGE", " ml.g5.12xlarge"])
+def test_type_that_is_spelt_otherwise_is_told_its_name(name):
+    assert "write 'ml.g5.12xlarge'" in refused(compute=Compute(instance_type=name))
