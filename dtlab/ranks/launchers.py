@@ -33,9 +33,12 @@ def _interface(environ: Mapping[str, str]) -> str | None:
 
 # One thing under two names: what a person or a script set, and what MPI or Slurm set.
 _MPI_TWINS = {
-    "RANK": "OMPI_COMM_WORLD_RANK",
-    "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
-    "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_": {
+        "RANK": "OMPI_COMM_WORLD_RANK",
+        "WORLD_SIZE": "OMPI_COMM_WORLD_SIZE",
+        "LOCAL_RANK": "OMPI_COMM_WORLD_LOCAL_RANK",
+    },
+    "PMI_": {"RANK": "PMI_RANK", "WORLD_SIZE": "PMI_SIZE", "LOCAL_RANK": "MPI_LOCALRANKID"},
 }
 _SLURM_TWINS = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID"}
 
@@ -46,8 +49,10 @@ def from_env(environ: Mapping[str, str]) -> Membership:
     torchrun = bool(environ.get("TORCHELASTIC_RUN_ID"))
     launcher = "torchrun" if torchrun else "dtlab" if environ.get("DTLAB_LAUNCH") else "env"
     if launcher == "env":
-        reader.same(_MPI_TWINS)
-        # A Slurm task may start several ranks itself; only equal numbers of tasks and ranks must match.
+        reader.same(_MPI_TWINS["OMPI_COMM_WORLD_"])
+        # A task of PMI or Slurm may start several ranks; only equal numbers of tasks and ranks must match.
+        if environ.get("PMI_SIZE") == environ.get("WORLD_SIZE"):
+            reader.same(_MPI_TWINS["PMI_"])
         if environ.get("SLURM_STEP_NUM_TASKS") == environ.get("WORLD_SIZE"):
             reader.same(_SLURM_TWINS)
     rank = reader.integer("RANK", required=True)
@@ -90,7 +95,7 @@ def from_env(environ: Mapping[str, str]) -> Membership:
 def from_mpi(environ: Mapping[str, str], prefix: str) -> Membership:
     """Open MPI (``OMPI_COMM_WORLD_``) or MPICH and Intel MPI (``PMI_``)."""
     reader = Reader(environ)
-    reader.same(_MPI_TWINS)
+    reader.same(_MPI_TWINS[prefix])
     rank = reader.integer(prefix + "RANK", required=True)
     size = reader.integer(prefix + "SIZE", required=True, least=1)
     local_rank = reader.integer("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -119,6 +124,7 @@ def from_mpi(environ: Mapping[str, str], prefix: str) -> Membership:
 def from_slurm(environ: Mapping[str, str]) -> Membership:
     """A task started by srun."""
     reader = Reader(environ)
+    reader.same(_SLURM_TWINS)
     size_name = "SLURM_STEP_NUM_TASKS" if environ.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
     rank = reader.integer("SLURM_PROCID", required=True)
     size = reader.integer(size_name, required=True, least=1)

@@ -82,8 +82,10 @@ def pack(folder: Path, target: Path, *, package: Path | None = None) -> list[str
         The names in the archive.
 
     Raises:
-        UserError: more than 200 MB: data belongs into a channel.
+        UserError: no such folder, or more than 200 MB: data belongs into a channel.
     """
+    if not folder.is_dir():
+        raise UserError(f"source.folder = {str(folder)!r}: no such folder ({folder.absolute()})")
     package = Path(__file__).resolve().parent.parent if package is None else package
     entries = {name: folder / name for name in packed_names(folder)}
     for path in _files(package):

@@ -50,6 +50,12 @@ def test_folder_that_is_not_there_or_on_s3_is_refused(tmp_path):
             check_source(type(tmp_path)(folder), "train.py")
 
 
+def test_folder_that_is_not_there_is_not_packed_as_nothing(tmp_path):
+    with pytest.raises(UserError, match="no such folder"):
+        pack(tmp_path / "none", tmp_path / "code.tar.gz")
+    assert not (tmp_path / "code.tar.gz").exists()
+
+
 def test_helper_modules_requirements_and_dtlab_travel_and_caches_do_not(folder, tmp_path):
     names = pack(folder, tmp_path / "source.tar.gz")
     with tarfile.open(tmp_path / "source.tar.gz") as archive:

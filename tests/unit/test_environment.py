@@ -28,6 +28,9 @@ def complaint(environ, **options):
     return str(caught.value)
 
 
+BY_HAND = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "host", "MASTER_PORT": "29500"}
+
+
 def test_all_missing_variables_come_in_one_error():
     message = complaint({}, distributed=True)
     assert "missing: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT" in message
@@ -175,3 +178,28 @@ def test_loopback_interface_is_found_by_address():
 
     name = loopback_interface()
     assert "127.0.0.1" in [a.address for a in psutil.net_if_addrs()[name] if a.family == socket.AF_INET]
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "RANK": "0"}, "RANK=0 contradicts PMI_RANK=3"),
+        ({"PMI_RANK": "3", "PMI_SIZE": "4", "WORLD_SIZE": "8"}, "WORLD_SIZE=8 contradicts PMI_SIZE=4"),
+        (
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "LOCAL_RANK": "0"},
+            "LOCAL_RANK=0 contradicts MPI_LOCALRANKID=1",
+        ),
+        ({**BY_HAND, "PMI_RANK": "3", "PMI_SIZE": "4"}, "RANK=0 contradicts PMI_RANK=3"),
+        (
+            {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "LOCAL_RANK": "0"},
+            "LOCAL_RANK=0 contradicts SLURM_LOCALID=1",
+        ),
+    ],
+)
+def test_every_launcher_is_held_against_ranks_set_by_hand(environ, told):
+    with pytest.raises(UserError, match=told):
+        detect(environ)
+
+
+def test_ranks_that_a_task_of_mpi_started_itself_need_not_be_its_own():
+    assert detect({**BY_HAND, "PMI_RANK": "1", "PMI_SIZE": "2"}).rank == 0
