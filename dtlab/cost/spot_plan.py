@@ -104,7 +104,10 @@ def plan_spot(
     ):  # fmt: skip
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise UserError(f"{name}={value!r} is out of range: give a number above 0")
-    if not 0 <= wait_seconds < math.inf:
+    wait = (
+        wait_seconds if isinstance(wait_seconds, int | float) and not isinstance(wait_seconds, bool) else -1
+    )
+    if not 0 <= wait < math.inf:
         raise UserError(f"wait_seconds={wait_seconds!r} is not a time: give 0 or more seconds")
     read = write_bytes_per_second if read_bytes_per_second is None else read_bytes_per_second
     mtbf = spot.mtbf_seconds(interruptions_per_hour, hosts)
@@ -161,7 +164,7 @@ def _interval(work: float, mtbf: float, save: float, given: float | None) -> flo
 def _without_checkpoints(work: float, wall: float, mtbf: float) -> None:
     said = (
         f"checkpoints=False with an interruption every {mtbf / 3600:,.1f} h: {work / 3600:,.1f} h of work "
-        f"are expected to take {wall / 3600:,.0f} h"
+        f"are expected to take {wall / 3600:,.{1 if wall < 360_000 else 0}f} h"
     )
     if wall >= REFUSED_FROM * work:
         raise UserError(f"{said}; save checkpoints, or run on demand")

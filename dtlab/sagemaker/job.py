@@ -280,4 +280,5 @@ def _check_metric(name: str, pattern: str) -> None:
 
 
 def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.0f} h" if seconds < 3.6e9 else "more than a hundred years"
+    digits = 1 if seconds < 360_000 else 0  # "1.0 h of work take 1 h" would say nothing
+    return f"{seconds / 3600:,.{digits}f} h" if seconds < 3.6e9 else "more than a hundred years"

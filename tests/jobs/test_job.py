@@ -47,6 +47,7 @@ def test_spot_without_checkpoints_is_refused_with_what_interruptions_would_cost(
     line = refused(compute=Compute(spot=True, max_run_seconds=round(48.5 * 3600)))
     assert "checkpoint.s3_uri" in line
     assert "9,618 h" in line  # (exp(rT) - 1) / r at 0.15 an hour
+    assert "1.0 h of work take 1.1 h" in refused(compute=Compute(spot=True, max_run_seconds=3600))
     assert TrainingJob(compute=Compute(spot=True), checkpoint=S3).compute.spot
 
 

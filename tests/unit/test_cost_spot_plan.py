@@ -94,6 +94,7 @@ def test_calm_market_needs_no_interval_and_never_breaks_even_by_itself():
         ({"interruptions_per_hour": -0.1}, "interruptions_per_hour=-0.1"),
         ({"hosts": 0}, "hosts=0"),
         ({"wait_seconds": -1.0}, "wait_seconds=-1"),
+        ({"wait_seconds": "60"}, "wait_seconds='60'"),
         ({"write_bytes_per_second": 0.0}, "bytes_per_second=0"),
         ({"checkpoints": False, "interval_seconds": 60.0}, "interval_seconds=60"),
         ({"deadline_seconds": 0.0}, "deadline_seconds=0"),
