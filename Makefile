@@ -78,10 +78,12 @@ pytest: $(DEV) ## the tests without the notebooks
 	@if [ -d tests ]; then $(BIN)/python -m pytest -q -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder; \
 	else echo "this copy has none: its notebooks are run below"; fi
 
+# not for learners
 notebooks: $(DEV) ## build notebooks/*.ipynb and notebooks/solutions/*.ipynb from notebooks/src
 	$(BIN)/python -m dtlab.course build
 
-notebooks-test: $(DEV) ## compare notebooks with their sources, then run them all under nbval without network
+# end
+notebooks-test: $(DEV) ## run all notebooks under nbval without network; where their sources are, compare them first
 	@echo "== notebooks"
 	@if [ -d notebooks/src ]; then $(BIN)/python -m dtlab.course verify; fi
 	@$(BIN)/python -m dtlab.course run --no-network --jobs $(NOTEBOOK_JOBS)
@@ -90,7 +92,7 @@ bench: $(BENCH) ## the benchmarks, one table each (they stay out of CI)
 	@for file in $$(grep -l __main__ benchmarks/*.py); do \
 	    name=$$(basename $$file .py); echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
-gpu: $(DEV) ## what needs a CUDA card, in under five minutes: tests/gpu and the small GPT's MFU
+gpu: $(DEV) ## what needs a CUDA card, in under five minutes: the GPU tests where they are, the small GPT's MFU
 	@tools/gpu.sh
 
 lock: ## take the newest allowed versions into requirements.lock (in a virtual environment of its own)

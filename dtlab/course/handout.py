@@ -4,6 +4,9 @@ Left out are the solutions, the sources of the lessons (which hold them), the te
 and what is for authors. `make lab`, `make test` and `python -m dtlab.course run` work in the copy. What is
 copied is named here, so that whatever else lies in the instructor's folder stays there.
 
+Pages and the Makefile mark what makes sense only in the whole project: lines from `<!-- not for learners -->`
+(or `# not for learners`) to `<!-- end -->` (`# end`) are left out.
+
 Hints stay: a reader asks for them. So does the package, whose own parts do what some exercises build by hand.
 """
 
@@ -31,6 +34,7 @@ NOTE = """> This copy is for learners: without solutions, sources of the lessons
 > `make test` runs its notebooks.
 
 """
+_MARKED = re.compile(r"^(?:<!-- |# )not for learners(?: -->)?\n.*?^(?:<!-- |# )end(?: -->)?\n+", re.S | re.M)
 _LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)(#[^)]*)?\)")
 
 
@@ -56,7 +60,10 @@ def export(folder: Path, *, root: Path | None = None) -> int:
         for lesson in made:
             write_notebook(learner_notebook(lesson), beside / "notebooks" / lesson.learner_path.name)
         for page in beside.rglob("*.md"):
-            page.write_text(_without_dead_links(page.read_text("utf-8"), page.parent), encoding="utf-8")
+            text = _for_learners(page.read_text("utf-8"))
+            page.write_text(_without_dead_links(text, page.parent), encoding="utf-8")
+        makefile = beside / "Makefile"
+        makefile.write_text(_for_learners(makefile.read_text("utf-8")), encoding="utf-8")
         readme = beside / "README.md"
         title, _, rest = readme.read_text("utf-8").partition("\n\n")
         readme.write_text(f"{title}\n\n{NOTE}{rest}", encoding="utf-8")
@@ -75,6 +82,15 @@ def _copied(project: Path) -> Iterator[Path]:
             is_hidden = any(part.startswith(".") or part == "__pycache__" for part in inner.parts)
             if path.is_file() and not is_hidden and inner.as_posix() not in LEFT_OUT:
                 yield inner
+
+
+def _for_learners(text: str) -> str:
+    """The text without its marked parts and the empty lines after them.
+
+    >>> _for_learners("one\\n\\n# not for learners\\ntwo\\n# end\\n\\nthree\\n")
+    'one\\n\\nthree\\n'
+    """
+    return _MARKED.sub("", text).rstrip("\n") + "\n"
 
 
 def _without_dead_links(text: str, folder: Path) -> str:

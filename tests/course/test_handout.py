@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,39 @@ def test_no_markers_outputs_sources_mutants_or_tests_are_left(handout):
 def test_links_of_the_pages_lead_somewhere(handout):
     assert "(docs/coverage.md)" not in (handout / "README.md").read_text()
     assert "(docs/lesson.png)" in (handout / "README.md").read_text()
+
+
+def test_what_the_pages_and_make_name_is_in_the_copy(handout):
+    pages = [page for page in handout.rglob("*.md") if "scaffold" not in page.parts]
+    told = {page.relative_to(handout).as_posix(): page.read_text("utf-8") for page in pages}
+    told["make help"] = subprocess.run(
+        ["make", "help"], cwd=handout, capture_output=True, text=True, check=True
+    ).stdout
+    assert {"README.md", "CHANGELOG.md", "docs/studio.md", "examples/plans/README.md"} <= set(told)
+    path = re.compile(
+        r"(?<![\w/.-])(?:(?:tests|notebooks|docs|examples|benchmarks|tools|dtlab|\.ci)/[\w./-]*\w|[A-Z]+\.md)"
+    )
+    missing = {
+        f"{page}: {name}"
+        for page, text in told.items()
+        for name in path.findall(text)
+        if not (handout / name).exists()
+    }
+    assert missing == set()
+    everything = "\n".join(told.values())
+    assert "course export --" not in everything
+    assert "for learners -->" not in everything
+    assert "  make notebooks " not in everything
+    assert "  make lab " in everything
+    assert "show_progress=False)\n        sampler" in told["README.md"], "code is as it was"
+    assert "\n\n\nclass Scores" in told["README.md"], "empty lines of code stay"
+
+
+def test_parts_that_are_not_for_learners_are_marked_in_pairs():
+    for name in ("README.md", "CHANGELOG.md", "examples/plans/README.md", "Makefile"):
+        marks = re.findall(r"^(?:<!-- |# )(not for learners|end)(?: -->)?$", (ROOT / name).read_text(), re.M)
+        assert marks, name
+        assert marks == ["not for learners", "end"] * (len(marks) // 2), name
 
 
 def test_notebooks_run_in_the_copy(handout):
