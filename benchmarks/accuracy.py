@@ -28,10 +28,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.accuracy_collectives import collective_scores, read_rows
+from benchmarks.accuracy_collectives import collective_scores
 from benchmarks.accuracy_time import NOTES, other_scores, step_scores
 from benchmarks.common import Figure, report, say
-from benchmarks.measured_memory import Run, read_runs
+from benchmarks.measured_memory import PEAKS, Run, has_peak, read_runs, runs_of
+from benchmarks.run_table import read_rows
 from dtlab.cost.memory import FITS_BELOW
 from dtlab.cost.programs import NANOTRON, Program
 from dtlab.cost.units import GIB
@@ -53,6 +54,17 @@ OTHERS = {
     "accelerate": (0.68, 1.76),
 }
 COLLECTIVES = {"system", "collective", "size_bytes", "time_us", "n_ranks"}
+# What decides most, and what a table without such a column is taken to say.
+ASSUMED = {
+    ("tp",): "tp = 1",
+    ("pp",): "pp = 1",
+    ("zero", "sharding"): "no sharding",
+    ("dp", "n_gpus"): "dp = 1",
+    ("act_ckpt", "recompute"): "no recomputation",
+    ("precision",): "bf16",
+    ("grad_accum", "gbs_seqs", "global_batch"): "one micro-batch",
+    ("seq_len", "seq_len_or_image"): "the model's own length",
+}
 AHEAD, SHARES = (0, 16, 32, 48, 64), (0.0, 0.5, 1.0)
 
 
@@ -165,31 +177,36 @@ def time_figures(path: Path | None) -> dict[str, Figure]:
     published-runs.csv step_mape is other_mape: all decoders without pipeline on at most 128 cards.
     """
     figures: dict[str, Figure] = {"step_mape": None, "collectives_mape": None}
-    collectives = DATA / "published-collectives.csv"
-    for columns, score, own in (
-        ({"model", "mbs", "tokens_per_s", "nodes"}, step_scores, RUNS),
-        (COLLECTIVES, collective_scores, collectives),
-        ({"series", "model", "throughput", "global_batch"}, other_scores, DATA / "published-runs.csv"),
+    for wanted, score, own in (
+        (lambda names: {"model", "mbs", "tokens_per_s"} <= names, step_scores, RUNS),
+        (lambda names: names >= COLLECTIVES, collective_scores, DATA / "published-collectives.csv"),
+        (lambda names: "model" in names and _has_speed(names), other_scores, DATA / "published-runs.csv"),
     ):
-        try:
-            rows = read_rows(path or own)
-            if rows and columns <= set(rows[0]):
-                figures |= score(rows, aloud=path is not None)[0]
-        except (KeyError, ValueError) as error:
-            say(f"{score.__name__}: {type(error).__name__} {error}: these rows are not scored")
+        rows = read_rows(path or own)
+        if rows and wanted(set(rows[0])):
+            figures |= score(rows, aloud=path is not None)[0]
     if path and figures["step_mape"] is None:
         figures["step_mape"] = figures.get("other_mape")
     return figures
 
 
+def _has_speed(names: set[str]) -> bool:
+    return "throughput" in names or ("tokens_per_s" in names and "mbs" not in names)
+
+
 def memory_of(path: Path | None) -> tuple[list[Run], dict[str, Figure], list[str]]:
-    """Runs of a table, the figures of memory, and lines for people. No runs where it has no model column."""
-    if path is not None and path.is_file() and "model" not in (read_rows(path) or [{"model": ""}])[0]:
+    """Runs of a table, the figures of memory, and lines for people. No runs where no row has a peak."""
+    rows = read_rows(path or RUNS)
+    with_peak = [row for row in rows if has_peak(row)]
+    if not with_peak or "model" not in with_peak[0]:
         return [], {"memory_mape": None, "memory_mape_pp": None}, []
-    runs, left_out = read_runs(path or RUNS)
+    runs, left_out = runs_of(with_peak)
     for line in left_out if path else []:
         say(f"left out: {line}")
-    figures = memory_figures(runs, len(left_out))
+    without = len(rows) - len(with_peak)
+    if path and without:
+        say(f"left out of memory: {without} rows without a peak ({', '.join(PEAKS)})")
+    figures = memory_figures(runs, len(left_out) + without)
     if not path:
         others, _ = read_runs(OTHER_RUNS)
         for key, name in (("torchtitan", "torchtitan"), ("bert", "torch")):
@@ -203,19 +220,46 @@ def memory_of(path: Path | None) -> tuple[list[Run], dict[str, Figure], list[str
 
 
 def check_columns(path: Path) -> None:
-    """Refuse a table of which nothing can be scored.
+    """Refuse a table of which nothing can be scored, and say which rows have moved columns.
 
     Raises:
         UserError: no rows, or the columns of no table that is known here.
     """
-    rows = read_rows(path)
+    moved: list[str] = []
+    rows = read_rows(path, moved)
+    for line in moved:
+        say(f"left out: {line}")
     if not rows:
         raise UserError(f"runs = {str(path)!r}: has no rows; give a header and a row for each run")
-    if "model" not in rows[0] and not set(rows[0]) >= COLLECTIVES:
+    names = set(rows[0])
+    if "model" not in names and not names >= COLLECTIVES:
         first = ", ".join(list(rows[0])[:4])
         raise UserError(
             f"runs = {str(path)!r}: has no column 'model', and not those of collectives "
             f"({', '.join(sorted(COLLECTIVES))}); found {first:.80}, separated by commas"
+        )
+    assumed = [taken for columns, taken in ASSUMED.items() if not names & set(columns)]
+    if "model" in names and assumed:
+        say(f"taken for want of a column: {', '.join(assumed)}")
+    if names >= COLLECTIVES or _has_speed(names) or names & {*PEAKS, "measured_value", "tokens_per_s"}:
+        return
+    raise UserError(
+        f"runs = {str(path)!r}: has no column of what was measured; give {' or '.join(PEAKS[:2])} in GiB, "
+        "tokens_per_s, or throughput with throughput_unit"
+    )
+
+
+def check_scored(path: Path, num_rows: int, figures: dict[str, Figure]) -> None:
+    """Refuse a table of which no row was used.
+
+    Raises:
+        UserError: none was.
+    """
+    used = ("step_rows", "pipeline_rows", "other_rows", "collectives_held_out")
+    if not num_rows and not any(figures.get(name) for name in used):
+        raise UserError(
+            f"runs = {str(path)!r}: no row can be scored; a line above names what is wrong with each, "
+            "and the first lines of benchmarks/measured_memory.py say what the columns hold"
         )
 
 
@@ -229,9 +273,11 @@ def main(argv: list[str] | None = None) -> None:
     if given.runs:
         check_columns(given.runs)
     runs, figures, lines = memory_of(given.runs)
+    figures |= time_figures(given.runs)
+    if given.runs:
+        check_scored(given.runs, len(runs), figures)
     if given.rows:
         write_rows(given.rows, runs)
-    figures |= time_figures(given.runs)
     report("Predictions against published runs", figures, [*lines, *NOTES])
 
 

@@ -6,38 +6,22 @@
   are scored: ``collectives_mape_fitted_here``. Where nothing else is, it is ``collectives_mape`` too.
 """
 
-import csv
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common import Figure, say
+from benchmarks.run_table import BYTES, MICROSECONDS, number, place, read_rows, whole
 from dtlab.cost.collective_fit import every_second, fit_link, relative_errors
 from dtlab.cost.collective_time import sent_share
 from dtlab.errors import UserError
 
 DATA = Path(__file__).parent / "data"
 MIB, GIB = 2**20, 2**30
-Row = dict[str, str]
+Row = Mapping[str, str]
 Scored = dict[str, Figure]
 Points = list[tuple[float, float]]
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a CSV; lines that begin with # are notes, and cells that a row lacks are blank.
-
-    Raises:
-        UserError: no such file, or no CSV in UTF-8.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader((line for line in file if not line.startswith("#")), restval="")
-            return [
-                {str(name).strip(): value.strip() for name, value in row.items() if isinstance(value, str)}
-                for row in reader
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"runs = {str(path)!r}: {error}; give a CSV file with a header, in UTF-8") from None
 
 
 def mape(errors: Sequence[float]) -> float | None:
@@ -91,18 +75,22 @@ def systems(rows: Iterable[Row], left_out: list[str] | None = None) -> dict[tupl
         left_out: takes a line for each all-reduce that cannot be used.
     """
     found: dict[tuple[str, int], Points] = defaultdict(list)
-    for number, row in enumerate(rows, 1):
-        if row["collective"] != "all_reduce" or not row["time_us"]:
+    for at, row in enumerate(rows, 1):
+        if re.sub("[ _-]", "", row["collective"].lower()) != "allreduce" or not row["time_us"]:
             continue
         try:
-            size, ranks, micros = float(row["size_bytes"]), int(row["n_ranks"]), float(row["time_us"])
-            if not (0 < micros < 1e12 and ranks > 1 and size == size):
-                raise ValueError(
-                    f"time_us = {micros:g} on {ranks} ranks: give a time above 0, of 2 ranks or more"
-                )
-        except ValueError as error:
+            size, ranks = number(row, "size_bytes", units=BYTES), whole(row, "n_ranks")
+            micros = number(row, "time_us", units=MICROSECONDS)
+            if size is None or ranks is None or micros is None:
+                blank = "size_bytes" if size is None else "n_ranks"
+                raise UserError(f"{blank} is blank: give the bytes of a rank and the number of ranks")
+            if not 0 < micros < 1e12:
+                raise UserError(f"time_us = {micros:g}: give the microseconds of one all-reduce, above 0")
+            if ranks < 2 or size < 0:
+                raise UserError(f"n_ranks = {ranks}, size_bytes = {size:g}: give 2 ranks or more and bytes")
+        except UserError as error:
             if left_out is not None:
-                left_out.append(f"row {number}: {error}")
+                left_out.append(f"{place(row, at)}: {error}")
             continue
         if MIB <= size <= GIB:
             found[row["system"], ranks].append((size, micros * 1e-6))

@@ -1,8 +1,9 @@
 """How far step times are off on published runs: a part of ``benchmarks.accuracy``.
 
-- ``step_scores``: runs in the columns of ``h100-nanotron-runs.csv``. In scope: no pipeline, tp <= 8, at most
-  16 machines, no ``exclude_reason``. The constants of ``calibrations.csv`` were fitted on the rows in
-  ``benchmarks/data``: for those the error is in-sample, and ``step_rows_fitted_on`` counts them.
+- ``step_scores``: runs in the columns of ``h100-nanotron-runs.csv``, read as by ``measured_memory``: other
+  models by the columns of their shape, other lengths by seq_len, other cards by gpu. In scope: no pipeline,
+  tp <= 8, at most 16 machines, no ``exclude_reason``. The constants of ``calibrations.csv`` were fitted on
+  the rows in ``benchmarks/data``: for those the error is in-sample; ``step_rows_fitted_on`` counts them.
   *Leave one model out*: the constants are fitted on the rows here of the other models.
 - ``other_scores``: decoders in the columns of ``published-runs.csv``; see ``benchmarks.measured_time``.
 """
@@ -10,13 +11,15 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from statistics import median
 
-from benchmarks.accuracy_collectives import DATA, Row, Scored, mape, read_rows
+from benchmarks.accuracy_collectives import DATA, Row, Scored, mape
 from benchmarks.common import Figure, say
-from benchmarks.measured_time import timed_runs
-from dtlab.cost.builders import transformer
+from benchmarks.measured_memory import strategy_of, tokens_of
+from benchmarks.measured_time import MACHINES, MOST_RANKS, card_of, speed_of, timed_runs
+from benchmarks.run_table import place, read_rows, whole
+from benchmarks.shapes import shape_of
 from dtlab.cost.calibration import Calibration, calibration
 from dtlab.cost.machines import machine
 from dtlab.cost.presets import Preset
@@ -24,7 +27,7 @@ from dtlab.cost.step_time import StepModel
 from dtlab.cost.strategy import Strategy
 from dtlab.errors import UserError
 
-SEQ_LEN, VOCAB = 4096, 131072
+MOST_NODES, CARDS = 16, 8  # of the cluster that nanotron's runs were measured on
 NOTES = [
     "step time: fitted on the rows that step_rows_fitted_on counts; with one model left out, on the others.",
     "  llm-foundry: fitted on these. torchtitan: never fitted. Other nanotron rows: in part the same runs.",
@@ -32,26 +35,33 @@ NOTES = [
     "others on 220 nanotron rows: one median MFU 46 %, MFU 0.43 101 %, no launch time 38 %. Calculators have",
     "  no launch time, llm-analysis no gradient messages and no bubble.",
 ]
-# nanotron's scripts/scaling_benchmarks.py: layers, hidden, heads, ffn, tied
-SHAPES = {
-    "1B": (16, 2048, 32, 8192, True),
-    "3B": (28, 3072, 32, 8192, True),
-    "8B": (32, 4096, 32, 14336, False),
-    "80B": (80, 8192, 64, 28672, False),
-}
-
-
 # -- step time -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Run:
-    """One published run: what it was, the measured seconds of a step, and the row it came from."""
+    """One published run: what it was, the measured seconds of a step, and the row it came from.
+
+    `machine`: None for the cluster of nanotron's runs.
+    """
 
     model: str
     strategy: Strategy
     seconds: float
     row: tuple[tuple[str, str], ...]
+    shape: Preset
+    seq_len: int
+    machine: str | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for equal runs, however their rows are written."""
+        return self.shape, self.seq_len, self.machine, self.strategy, round(self.seconds, 6)
+
+    @cached_property
+    def step_model(self) -> StepModel:
+        """Its model on its machines; in a pipeline the embedding is untied."""
+        return _model(self.shape, self.seq_len, self.machine, self.strategy.pp > 1)
 
 
 def nanotron_runs(
@@ -63,63 +73,59 @@ def nanotron_runs(
         left_out: takes a line for each row that cannot be read or lacks a speed.
     """
     found = []
-    for number, row in enumerate(rows, 1):
+    for at, row in enumerate(rows, 1):
+        if row.get("exclude_reason"):
+            continue
         try:
-            pp, tp, nodes = int(row["pp"]), int(row["tp"]), int(row["nodes"])
-            if row["model"] not in SHAPES or tp > 8 or nodes > 16 or row.get("exclude_reason"):
+            pp, tp = whole(row, "pp") or 1, whole(row, "tp") or 1
+            if (pp > 1) != pipeline or tp > CARDS or (whole(row, "nodes") or 1) > MOST_NODES:
                 continue
-            if (pp > 1) == pipeline:
-                found.append(_nanotron_run(row, tp, pp))
-        except ValueError as error:
+            run = _nanotron_run(row)
+        except UserError as error:
             if left_out is not None:
-                left_out.append(f"row {number}: {error}")
+                left_out.append(f"{place(row, at)}: {error}")
+        else:
+            if run.strategy.world_size <= MOST_NODES * CARDS:
+                found.append(run)
     return found
 
 
-def _nanotron_run(row: Row, tp: int, pp: int) -> Run:
-    strategy = Strategy(
-        dp_replicate=int(row["dp"]), tp=tp, pp=pp, zero=1 if row["zero"] == "1" else 0,
-        micro_batch=int(row["mbs"]), num_micro_batches=int(row["grad_accum"]), fp32_gradients=True,
-        sequence_parallel=True,
-    )  # fmt: skip
-    speed, batch = float(row["tokens_per_s"]), int(row["gbs_seqs"])
-    if not 0 < speed < 1e15 or not 0 < batch < 1e12 or strategy.world_size > 10**6:
-        raise UserError(f"tokens_per_s = {speed:g}, gbs_seqs = {batch}: give numbers above 0 of a real run")
+def _nanotron_run(row: Row) -> Run:
+    speed = speed_of(row)
+    strategy = strategy_of(row, "nanotron", "", 1)
+    shape = shape_of(row, "nanotron")
+    replace(strategy, pp=1, schedule="1f1b", stages_per_rank=1).check(shape)
+    batch = whole(row, "gbs_seqs") or strategy.global_batch
+    if strategy.world_size > MOST_RANKS:
+        raise UserError(f"dp = {strategy.dp}: {strategy.world_size} ranks are of no real run")
     if strategy.global_batch != batch:
         raise UserError(f"gbs_seqs = {batch}: dp * mbs * grad_accum is {strategy.global_batch}")
-    return Run(row["model"], strategy, batch * SEQ_LEN / speed, tuple(sorted(row.items())))
+    card = card_of(row) if row.get("gpu") else "H100"
+    if card is None:
+        raise UserError(f"gpu = {row['gpu']!r}: has no calibration; known are {', '.join(MACHINES)}")
+    seq_len = tokens_of(row) or shape.seq_len
+    return Run(
+        row["model"], strategy, batch * seq_len / speed, tuple(sorted(row.items())), shape, seq_len,
+        None if card == "H100" else MACHINES[card],
+    )  # fmt: skip
 
 
 @cache
-def shape(name: str, tied: bool | None = None) -> Preset:
-    """The preset of one of nanotron's models."""
-    layers, hidden, heads, ffn, is_tied = SHAPES[name]
-    return transformer(
-        layers,
-        hidden,
-        VOCAB,
-        SEQ_LEN,
-        heads=heads,
-        ffn=ffn,
-        tied=is_tied if tied is None else tied,
-        name=name,
-    )
-
-
-@cache
-def _model(name: str, tied: bool | None = None) -> StepModel:
-    return StepModel(shape(name, tied), machine("HF H100 cluster"))
+def _model(shape: Preset, seq_len: int, on: str | None, pipeline: bool) -> StepModel:
+    if pipeline and shape.tied:
+        table = shape.vocab * shape.hidden
+        shape = replace(shape, tied=False, parameters=shape.parameters + table)
+    return StepModel(shape, machine(on or "HF H100 cluster"), seq_len=seq_len)
 
 
 def run_errors(runs: Iterable[Run], row: Calibration | None = None) -> list[float]:
     """(predicted - measured) / measured of each run; ``row`` in place of the shipped constants."""
-    models: dict[tuple[str, bool | None], StepModel] = {}
+    models: dict[StepModel, StepModel] = {}
     errors = []
     for run in runs:
-        key = (run.model, False if run.strategy.pp > 1 else None)  # a pipeline unties the embedding
-        if key not in models:
-            models[key] = _model(*key) if row is None else _model(*key).calibrated(row)
-        errors.append(models[key].seconds(run.strategy) / run.seconds - 1)
+        own = run.step_model
+        model = own if row is None else models.setdefault(own, own.calibrated(row))
+        errors.append(model.seconds(run.strategy) / run.seconds - 1)
     return errors
 
 
@@ -151,24 +157,30 @@ def step_scores(rows: Iterable[Row], *, aloud: bool = False) -> tuple[dict[str, 
     """``step_mape`` and what stands beside it, and every scored run; ``aloud`` names rows left out."""
     rows, out = list(rows), list[str]()
     runs, own = nanotron_runs(rows, left_out=out), nanotron_runs(read_rows(DATA / "h100-nanotron-runs.csv"))
-    known = {run.row for run in own}
+    known = {run.key for run in own}
     errors = run_errors(runs)
     left_out: dict[str, list[float]] = {}
+    fitted: dict[frozenset[Preset], Calibration] = {}
     for name in sorted({run.model for run in runs}):
-        others = [run for run in own if run.model != name]
-        left_out[name] = run_errors([run for run in runs if run.model == name], fit_calibration(others))
-    unknown = [error for run, error in zip(runs, errors, strict=True) if run.row not in known]
+        some = [run for run in runs if run.model == name and run.machine is None]
+        shapes = {run.shape for run in some}
+        others = [run for run in own if run.shape not in shapes]
+        seen = frozenset(run.shape for run in others)
+        if seen not in fitted:
+            fitted[seen] = fit_calibration(others)
+        left_out[name] = run_errors(some, fitted[seen])
+    unknown = [error for run, error in zip(runs, errors, strict=True) if run.key not in known]
     figures: dict[str, Figure] = {
         "step_mape": mape(errors),
         "step_median": median(map(abs, errors)) if errors else None,
         "step_within_25": sum(abs(error) <= 0.25 for error in errors) / len(errors) if errors else None,
         "step_rows": len(runs),
-        "step_rows_fitted_on": sum(run.row in known for run in runs),
+        "step_rows_fitted_on": sum(run.key in known for run in runs),
         "step_mape_rows_not_fitted_on": mape(unknown),
         "step_mape_one_model_left_out": mape([error for some in left_out.values() for error in some]),
     }
     figures |= {f"step_mape_left_out_{name}": mape(some) for name, some in left_out.items()}
-    figures |= _baselines(runs, own)
+    figures |= _baselines([run for run in runs if run.machine is None], own)
     pipelines = nanotron_runs(rows, pipeline=True, left_out=out)
     out = list(dict.fromkeys(out))
     figures["step_rows_left_out"] = len(out)
@@ -185,7 +197,7 @@ def step_scores(rows: Iterable[Row], *, aloud: bool = False) -> tuple[dict[str, 
         {
             "model": run.model, "ranks": run.strategy.world_size, "tp": run.strategy.tp,
             "zero": run.strategy.zero, "micro_batch": run.strategy.micro_batch, "seconds": run.seconds,
-            "error": error, "in_fit": run.row in known,
+            "error": error, "in_fit": run.key in known,
         }
         for run, error in zip(runs, errors, strict=True)
     ]  # fmt: skip
@@ -208,7 +220,7 @@ def _baselines(runs: Sequence[Run], own: Sequence[Run]) -> dict[str, Figure]:
 
 
 def _ideal(run: Run) -> float:
-    model = _model(run.model)
+    model = run.step_model
     flops = model.work.flops * run.strategy.global_batch
     return flops / run.strategy.world_size / model.machine.gpu.half
 

@@ -16,6 +16,7 @@ row:
 | schedule | schedule, stages_per_rank | 1F1B |
 | sync of accumulated gradients | sync ("every", "last"), or "no sync" in the notes | every micro-batch |
 | measured | gpu_mem_gib, measured_GiB, peak_mem_gib, peak_mem_gb (GiB, as those tables say) | an error |
+| | or measured_value with its unit | |
 
 - "BF16" under FSDP is fp32 weights computed in bf16 (16 bytes a parameter with Adam), elsewhere bf16 weights
   with an fp32 master copy (16); "pure BF16" is bf16 throughout (8); "+ fp32 grad" makes 18; "FP32" and "TF32"
@@ -28,15 +29,14 @@ row:
 - The fullest rank is predicted where the table does not say rank 0. nvidia-smi shows the CUDA context too.
 """
 
-import csv
-import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.run_table import MEMORY, TOKENS, number, place, read_rows, whole
 from benchmarks.shapes import shape_of
 from dtlab.cost.presets import Preset
 from dtlab.cost.programs import KEMPNER_FORGE, MEGATRON, NANOTRON, TORCH, Program
@@ -53,6 +53,8 @@ NOT_A_RANK = (
     "after init",
     "1st forward",
 )
+MOST_GIB = 512  # no card has more: a larger number is in another unit, or of several cards
+PEAKS = ("gpu_mem_gib", "measured_gib", "peak_mem_gib", "peak_mem_gb")
 UNSUPPORTED = ("offload", "ulysses", "adafactor", "muon", "8-bit")
 
 
@@ -95,34 +97,47 @@ def read_runs(path: Path) -> tuple[list[Run], list[str]]:
     Raises:
         UserError: no such file, or no table with a header.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"runs = {str(path)!r}: {error}; give a CSV file with a header") from None
-    lines = [
-        (number, line) for number, line in enumerate(text.splitlines(), 1) if line[:1] != "#" and line.strip()
-    ]
-    reader = csv.DictReader([line for _, line in lines])
-    if not reader.fieldnames or "model" not in reader.fieldnames:
+    left_out: list[str] = []
+    rows = read_rows(path, left_out)
+    if not rows or "model" not in rows[0]:
         raise UserError(f"runs = {str(path)!r}: has no column 'model'; see benchmarks/measured_memory.py")
-    return _read(reader, [number for number, _ in lines[1:]])
+    runs, more = runs_of(rows)
+    return runs, left_out + more
 
 
-def _read(rows: Iterable[dict[str, str]], numbers: list[int]) -> tuple[list[Run], list[str]]:
+def runs_of(rows: Iterable[Mapping[str, str]]) -> tuple[list[Run], list[str]]:
+    """The same of rows that were read."""
     runs, left_out = [], []
-    for at, raw in enumerate(rows):
-        line = numbers[min(at, len(numbers) - 1)]
-        row = {
-            str(name).strip(): (value or "").strip() for name, value in raw.items() if isinstance(value, str)
-        }
+    for at, row in enumerate(rows, 1):
         try:
-            runs.append(_run(row, line))
+            runs.append(_run(row, getattr(row, "line", at)))
         except UserError as error:
-            left_out.append(f"line {line}: {error}")
+            left_out.append(f"{place(row, at)}: {error}")
     return runs, left_out
 
 
-def _run(row: dict[str, str], line: int) -> Run:
+def has_peak(row: Mapping[str, str]) -> bool:
+    """Whether a row says how much memory was measured."""
+    return any(row.get(name) for name in PEAKS) or bool(row.get("measured_value") and row.get("unit"))
+
+
+def measured_gib(row: Mapping[str, str]) -> float | None:
+    """The peak that was measured; None where no column has one.
+
+    Raises:
+        UserError: no number of GiB that a card has.
+    """
+    found = number(row, *PEAKS, units=MEMORY)
+    if found is None and has_peak(row):
+        with_unit = {"measured_value": f"{row['measured_value']} {row['unit']}"}
+        found = number(with_unit, "measured_value", units={**MEMORY, "gb": 1e9 / GIB, "mb": 1e6 / GIB})
+    if found is not None and not 0 < found <= MOST_GIB:
+        name = next(name for name in (*PEAKS, "measured_value") if row.get(name))
+        raise UserError(f"{name} = {row[name]!r}: give the GiB of one card, above 0 and up to {MOST_GIB}")
+    return found
+
+
+def _run(row: Mapping[str, str], line: int) -> Run:
     words = " ".join(
         row.get(name, "") for name in ("series", "source", "model", "sharding", "notes", "metric")
     )
@@ -134,17 +149,17 @@ def _run(row: dict[str, str], line: int) -> Run:
             raise UserError(f"{word!r}: is not predicted")
     if any(word in row.get("metric", "").lower() for word in NOT_A_RANK):
         raise UserError(f"metric = {row['metric']!r}: is not the peak of a rank")
-    measured = _number(row, "gpu_mem_gib", "measured_GiB", "peak_mem_gib", "peak_mem_gb")
-    if measured is None or measured <= 0:
+    measured = measured_gib(row)
+    if measured is None:
         raise UserError("gpu_mem_gib (measured_GiB, peak_mem_gb) is blank: nothing to compare with")
-    name = _program_name(row, words)
+    name = program_name(row, words)
     model = shape_of(row, name)
     context = re.search(r"\bcp (\d+)", row.get("notes", "").lower())
     cp = int(context.group(1)) if context else 1
-    seq_len = _tokens(row) or model.seq_len
+    seq_len = tokens_of(row) or model.seq_len
     if seq_len % cp:
         raise UserError(f"seq_len = {seq_len} with CP {cp}: does not divide")
-    strategy = _strategy(row, name, words, cp)
+    strategy = strategy_of(row, name, words, cp)
     nvml = re.search(r"nvml|nvidia-smi", words)
     run = Run(
         line, model, strategy, _program(name, strategy), seq_len // cp,
@@ -155,7 +170,7 @@ def _run(row: dict[str, str], line: int) -> Run:
     return run
 
 
-def _program_name(row: dict[str, str], words: str) -> str:
+def program_name(row: Mapping[str, str], words: str) -> str:
     if "mbs" in row:
         return "nanotron"
     known = ("nanotron", "kempner", "torchtitan", "megatron")
@@ -170,9 +185,9 @@ def _program(name: str, strategy: Strategy) -> Program:
     return {"nanotron": NANOTRON, "megatron": MEGATRON}.get(name, TORCH)
 
 
-def _strategy(row: dict[str, str], name: str, words: str, cp: int) -> Strategy:
-    tp, pp = _whole(row, "tp") or 1, _whole(row, "pp") or 1
-    gpus, dp = _whole(row, "n_gpus"), _whole(row, "dp")
+def strategy_of(row: Mapping[str, str], name: str, words: str, cp: int) -> Strategy:
+    tp, pp = whole(row, "tp") or 1, whole(row, "pp") or 1
+    gpus, dp = whole(row, "n_gpus"), whole(row, "dp")
     if dp is None:
         if gpus is not None and gpus % (tp * pp * cp):
             raise UserError(f"dp is blank and n_gpus = {gpus} is no multiple of tp {tp} x pp {pp} x cp {cp}")
@@ -180,7 +195,7 @@ def _strategy(row: dict[str, str], name: str, words: str, cp: int) -> Strategy:
     if gpus is not None and gpus != dp * tp * pp * cp:
         raise UserError(f"n_gpus = {gpus} is not dp {dp} x tp {tp} x pp {pp} x cp {cp}")
     zero, shards, keeps = _sharding(row, dp, cp)
-    micro_batch = _whole(row, "mbs", "micro_batch")
+    micro_batch = whole(row, "mbs", "micro_batch")
     if micro_batch is None:
         raise UserError("mbs (micro_batch) is blank: give the samples of one forward pass")
     num_micro_batches = _micro_batches(row, dp, micro_batch)
@@ -201,11 +216,11 @@ def _strategy(row: dict[str, str], name: str, words: str, cp: int) -> Strategy:
     )  # fmt: skip
 
 
-def _sharding(row: dict[str, str], dp: int, cp: int) -> tuple[int, int, bool]:
+def _sharding(row: Mapping[str, str], dp: int, cp: int) -> tuple[int, int, bool]:
     """ZeRO stage, ranks of a shard (context-parallel ones too), and whether weights stay gathered."""
     text = row.get("zero") or row.get("sharding") or "0"
     lower = text.lower()
-    stage = re.fullmatch(r"(?:zero[- ]?)?([0-3])", lower)
+    stage = re.fullmatch(r"(?:zero[- ]?)?([0-3])(?:\.0+)?", lower)
     fsdp = re.search(r"(?:fsdp2?|dp_shard)[\s=x]*(\d+)?|full_shard|full shard|hsdp|shard_grad_op", lower)
     if fsdp:
         given = fsdp.group(1)
@@ -221,7 +236,7 @@ def _sharding(row: dict[str, str], dp: int, cp: int) -> tuple[int, int, bool]:
     raise UserError(f"sharding = {text!r} is unknown: use ZeRO-0 to ZeRO-3, FSDP or DDP")
 
 
-def _precision(row: dict[str, str], name: str, zero: int) -> dict[str, Any]:
+def _precision(row: Mapping[str, str], name: str, zero: int) -> dict[str, Any]:
     text = row.get("precision", "").lower()
     if name == "nanotron" and (not text or text == "bf16"):
         return {"precision": "bf16-mixed", "fp32_gradients": True}
@@ -240,7 +255,7 @@ def _precision(row: dict[str, str], name: str, zero: int) -> dict[str, Any]:
     raise UserError(f"precision = {row['precision']!r} is unknown: use FP32, BF16, pure BF16 or AMP")
 
 
-def _recompute(row: dict[str, str], name: str) -> Recompute:
+def _recompute(row: Mapping[str, str], name: str) -> Recompute:
     text = (row.get("act_ckpt") or row.get("recompute") or "").lower()
     if not text and name == "torchtitan":
         raise UserError("act_ckpt is blank: torchtitan recomputes by default, and what is not stated")
@@ -256,12 +271,12 @@ def _recompute(row: dict[str, str], name: str) -> Recompute:
     )
 
 
-def _schedule(row: dict[str, str], pp: int) -> dict[str, Any]:
+def _schedule(row: Mapping[str, str], pp: int) -> dict[str, Any]:
     text = row.get("schedule", "").lower()
     if pp == 1:
         return {}
     if "interleaved" in text or "vp " in text:
-        stages = _whole(row, "stages_per_rank") or int(
+        stages = whole(row, "stages_per_rank") or int(
             (re.search(r"vp (\d+)|\((\d+)", text) or [0, 0])[1] or 2
         )
         return {"schedule": "interleaved", "stages_per_rank": stages} if stages > 1 else {}
@@ -272,46 +287,21 @@ def _schedule(row: dict[str, str], pp: int) -> dict[str, Any]:
     raise UserError(f"schedule = {text!r} is unknown: use 1F1B, GPipe or interleaved")
 
 
-def _micro_batches(row: dict[str, str], dp: int, micro_batch: int) -> int:
-    given = _whole(row, "grad_accum")
+def _micro_batches(row: Mapping[str, str], dp: int, micro_batch: int) -> int:
+    given = whole(row, "grad_accum")
     if given is not None:
         return given
-    whole = _whole(row, "gbs_seqs", "global_batch")
-    if whole is None:
+    batch = whole(row, "gbs_seqs", "global_batch")
+    if batch is None:
         return 1
-    if whole % (dp * micro_batch):
-        raise UserError(f"global_batch = {whole} is no multiple of dp {dp} x micro_batch {micro_batch}")
-    return whole // (dp * micro_batch)
+    if batch % (dp * micro_batch):
+        raise UserError(f"global_batch = {batch} is no multiple of dp {dp} x micro_batch {micro_batch}")
+    return batch // (dp * micro_batch)
 
 
-def _last_sync(row: dict[str, str], words: str) -> bool:
+def _last_sync(row: Mapping[str, str], words: str) -> bool:
     return row.get("sync", "").lower() == "last" or bool(re.search(r"no[_ ]sync|without sync", words))
 
 
-def _tokens(row: dict[str, str]) -> int | None:
-    text = (row.get("seq_len") or row.get("seq_len_or_image") or "").lower()
-    if re.fullmatch(r"\d+k", text):
-        return int(text[:-1]) * 1024
-    return _whole(row, "seq_len", "seq_len_or_image")
-
-
-def _number(row: dict[str, str], *names: str) -> float | None:
-    for name in names:
-        if row.get(name):
-            try:
-                value = float(row[name])
-            except ValueError:
-                value = math.nan
-            if not math.isfinite(value):
-                raise UserError(f"{name} = {row[name]!r}: give a number")
-            return value
-    return None
-
-
-def _whole(row: dict[str, str], *names: str) -> int | None:
-    for name in names:
-        if row.get(name):
-            if not re.fullmatch(r"[0-9]{1,12}", row[name]) or int(row[name]) < 1:
-                raise UserError(f"{name} = {row[name]!r}: give a whole number of 1 or more")
-            return int(row[name])
-    return None
+def tokens_of(row: Mapping[str, str]) -> int | None:
+    return whole(row, "seq_len", "seq_len_or_image", units=TOKENS)

@@ -5,8 +5,10 @@ number of parameters. Numbers in the name win; among models of one name the numb
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.run_table import whole
 from dtlab.cost.builders import transformer
 from dtlab.cost.presets import BERT_LARGE, Preset
 from dtlab.errors import UserError
@@ -39,9 +41,10 @@ _COLUMNS = {
     "ffn": ("ffn", "ffn_size", "intermediate_size"), "heads": ("heads", "num_heads"),
     "kv_heads": ("kv_heads", "num_kv_heads"),
 }  # fmt: skip
+_MOST = {"layers": 512, "hidden": 10**6, "ffn": 10**7, "heads": 10**4, "kv_heads": 10**4, "vocab": 10**8}
 
 
-def shape_of(row: dict[str, str], program: str) -> Preset:
+def shape_of(row: Mapping[str, str], program: str) -> Preset:
     """The model of a row.
 
     Columns of its shape win (layers, hidden, ffn, heads, kv_heads, vocab, tied), then numbers in its name,
@@ -61,7 +64,8 @@ def shape_of(row: dict[str, str], program: str) -> Preset:
     if re.search(r"moe|mixture", name.lower()):
         raise UserError(f"model = {name!r}: memory of mixtures of experts is not predicted")
     size = re.search(r"(\d+(?:\.\d+)?)\s*[bB]\b", name)
-    family = "qwen3" if "qwen3" in name.lower() else "nanotron" if program == "nanotron" else "llama"
+    own = program == "nanotron" and not re.search(r"llama(?!.?like)", name.lower())
+    family = "qwen3" if "qwen3" in name.lower() else "nanotron" if own else "llama"
     llama = family != "llama" or program == "kempner" or "llama" in name.lower()
     llama = llama or (size is not None and size.group(0) == name)
     key = f"{family} {size.group(1)}b" if size else ""
@@ -72,7 +76,13 @@ def shape_of(row: dict[str, str], program: str) -> Preset:
         )
     if program == "torchtitan" or re.search(r"llama.?3", name.lower()):
         found = [entry for entry in found if entry[6] == 128256] or found
-    presets = [_preset(entry) for entry in found]
+    columns = _columns(row)
+    presets = [one for one in map(_preset, found) if all(getattr(one, f) == n for f, n in columns.items())]
+    if not presets:
+        raise UserError(
+            f"{', '.join(f'{field} = {size}' for field, size in columns.items())}: not the model known as "
+            f"{name!r}; give all of layers, hidden, ffn, heads, vocab"
+        )
     stated = parameters(row.get("params", ""))
     near = [one for one in presets if stated is None or abs(one.parameters / stated - 1) < 0.04]
     if not near:
@@ -82,34 +92,55 @@ def shape_of(row: dict[str, str], program: str) -> Preset:
 
 
 def parameters(text: str) -> float | None:
-    """ "3.57B (tied)", "336M", "29975214080" as a number; None when blank or without one.
+    """ "3.57B (tied)", "336M", "29,975,214,080" as a number; None when blank.
 
     >>> parameters("3.57B (tied)"), parameters("336M"), parameters("")
     (3570000000.0, 336000000.0, None)
+
+    Raises:
+        UserError: no number above 0.
     """
-    found = re.match(r"~?\s*([\d.]+)\s*([MB]?)", text.strip())
-    return float(found.group(1)) * {"": 1, "M": 1e6, "B": 1e9}[found.group(2)] if found else None
+    if not text.strip():
+        return None
+    found = re.match(
+        r"~?\s*(\d[\d,]*(?:\.\d+)?(?:e[+-]?\d{1,2})?)\s*([kmbt]?)(?![\w.])", text.strip().lower()
+    )
+    value = float(found.group(1).replace(",", "")) if found else 0.0
+    if not found or not value:
+        raise UserError(f"params = {text!r}: give the number of parameters, such as 6.74B or 6738415616")
+    return value * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}[found.group(2)]
 
 
-def _given(row: dict[str, str], name: str) -> Preset | None:
-    sizes: dict[str, Any] = {}
-    for field, columns in _COLUMNS.items():
-        text = next((row[column].strip() for column in columns if row.get(column, "").strip()), "")
-        found = re.search(_NUMBERS[field], name) if field in _NUMBERS and not text else None
-        text = found.group(1) if found else text
-        if text:
-            if not text.isdigit():
-                raise UserError(f"{field} = {text!r} of {name!r}: give a whole number")
-            sizes[field] = int(text)
+def _columns(row: Mapping[str, str]) -> dict[str, int]:
+    """Sizes that the columns give."""
+    sizes = {field: whole(row, *columns) for field, columns in _COLUMNS.items()}
+    found = {field: size for field, size in sizes.items() if size is not None}
+    for field, most in _MOST.items():
+        if found.get(field, 0) > most:
+            raise UserError(f"{field} = {found[field]}: give that of a real model, at most {most:,}")
+    return found
+
+
+def _given(row: Mapping[str, str], name: str) -> Preset | None:
+    named = {field: re.search(pattern, name) for field, pattern in _NUMBERS.items()}
+    sizes: dict[str, Any] = {
+        field: int(found.group(1)) for field, found in named.items() if found
+    } | _columns(row)
     if not {"layers", "hidden", "ffn", "vocab"} <= set(sizes):
         return None
     heads = sizes.pop("heads", max(1, sizes["hidden"] // 128))
     stated = parameters(row.get("params", ""))
-    tied = row.get("tied", "").strip().lower() in ("1", "y", "yes", "true")
+    tied = row.get("tied", "").strip().lower() in ("1", "1.0", "y", "yes", "true")
     made = [transformer(seq_len=4096, heads=heads, tied=tie, name=name, **sizes) for tie in (tied, not tied)]
-    if stated is None or row.get("tied", "").strip():
+    if stated is None:
         return made[0]
-    return min(made, key=lambda one: abs(one.parameters - stated))
+    best = made[0] if row.get("tied", "").strip() else min(made, key=lambda one: abs(one.parameters - stated))
+    if abs(best.parameters / stated - 1) > 0.25:
+        raise UserError(
+            f"params = {row['params']!r} of {name!r}: its layers, hidden, ffn and vocab make "
+            f"{best.parameters / 1e9:.2f}B; give one or the other"
+        )
+    return best
 
 
 def _preset(entry: tuple) -> Preset:
