@@ -2,7 +2,8 @@
 
 The file is `progress.json` under `~/.local/share/dtlab` (or XDG_DATA_HOME), or the path in DTLAB_PROGRESS.
 It is written beside and renamed. A file that cannot be read counts as empty, which one line says; the next
-write keeps it beside, with `.damaged` behind its name. A file that cannot be written is left alone.
+write keeps it beside, with `.damaged` behind its name. A file that cannot be written is left alone, which one
+line says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dtlab.course.display import show_html
 
 KINDS = ("solved", "finished", "predicted", "checked")
 _TOLD: set[Path] = set()
+_TOLD_UNWRITABLE: set[Path] = set()
 
 
 def progress_file() -> Path:
@@ -95,8 +97,22 @@ def record_solved(name: str, facts: Sequence[str]) -> None:
 
 
 def _write(news: dict[str, dict[str, Any]]) -> None:
-    with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as held:
-        path = progress_file()
+    """Add `news` to the file; where that cannot be done a line says so, once, and the lesson goes on."""
+    path = progress_file()
+    try:
+        _add(path, news)
+    except (OSError, RuntimeError) as error:
+        if path not in _TOLD_UNWRITABLE:
+            _TOLD_UNWRITABLE.add(path)
+            why = getattr(error, "strerror", None) or error
+            print(
+                f"progress: {str(path)!r} cannot be written ({why}): what you solve is not kept; name "
+                "another file in the variable DTLAB_PROGRESS before the notebook is started"
+            )
+
+
+def _add(path: Path, news: dict[str, dict[str, Any]]) -> None:
+    with contextlib.ExitStack() as held:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two notebooks may solve at once: neither must write over what the other has just kept.
         folder = os.open(path.parent, os.O_RDONLY)
@@ -107,6 +123,7 @@ def _write(news: dict[str, dict[str, Any]]) -> None:
         for kind, entries in news.items():
             data[kind].update(entries)
         beside = path.with_name(f".{path.name}.{os.getpid()}")
+        held.callback(beside.unlink, missing_ok=True)  # what a full disk leaves
         beside.write_text(json.dumps(data, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         if damaged and path.is_file():
             os.replace(path, _aside(path))

@@ -1,6 +1,8 @@
 """Progress, cards and time budget: they inform, and nothing they meet can stop a lesson."""
 
 import json
+import resource
+import signal
 import threading
 
 import pytest
@@ -62,11 +64,34 @@ def test_a_file_that_is_fine_is_not_told(own_progress, capsys):
     assert not own_progress.with_name("progress.json.damaged").exists()
 
 
-def test_a_place_that_cannot_be_written_does_not_fail_a_lesson(monkeypatch, tmp_path):
+def test_a_place_that_cannot_be_written_is_told_once_and_does_not_fail_a_lesson(
+    monkeypatch, tmp_path, capsys
+):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("DTLAB_PROGRESS", str(tmp_path / "file" / "below" / "progress.json"))
     record("solved", "02-ring")
+    record("solved", "02-who")
+    lines = [line for line in capsys.readouterr().out.splitlines() if "cannot be written" in line]
+    assert len(lines) == 1
+    assert "below/progress.json' cannot be written (Not a directory): what you solve is not kept" in lines[0]
+    assert "DTLAB_PROGRESS" in lines[0]
     assert read_progress()["solved"] == {}
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(own_progress, capsys):
+    """A limit on the size of files stands for the disk: the write itself fails, as there."""
+    own_progress.write_text('{"solved": {"02-ring": "2026-01-01"}}')
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        record("solved", "02-who")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert "cannot be written (File too large)" in capsys.readouterr().out
+    assert set(read_progress()["solved"]) == {"02-ring"}
+    assert [path.name for path in own_progress.parent.iterdir()] == ["progress.json"]
 
 
 def test_two_threads_leave_a_whole_file(own_progress):
