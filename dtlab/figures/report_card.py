@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from dtlab.figures.style import BLACK, BLUE, GREY, RED, new_figure
@@ -45,7 +46,8 @@ def report_figure(card: ReportCard, title: str = "") -> Figure:
         names.text(
             0.04, row, line.name, va="center", fontsize=9, fontweight="normal" if line.passed else "bold"
         )
-        names.text(0.45, row, _short(line.measured), va="center", fontsize=9)
+        measured = _in_two_lines(line.measured)
+        names.text(0.45, row, measured, va="center", fontsize=8 if "\n" in measured else 9)
         names.text(1.0, row, line.verdict, va="center", ha="right", fontsize=9, color=colour)
         if line.limit is None:
             bars.text(_LEAST * 1.2, row, "yes or no", va="center", fontsize=8, color=GREY)
@@ -54,8 +56,8 @@ def report_figure(card: ReportCard, title: str = "") -> Figure:
         bars.barh(
             row, used, left=0, height=0.55, color=colour, hatch="" if line.passed else "//", edgecolor="white"
         )
-        clear = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # of the dashed line at the limit
-        bars.text(used * 1.1, row, f"{line.limit:.2g}", va="center", fontsize=8, bbox=clear)
+        beside = bars.get_yaxis_transform()  # a column right of the bars, clear of the line at the limit
+        bars.text(1.02, row, f"{line.limit:.2g}", va="center", fontsize=8, transform=beside)
     names.set_axis_off()
     names.set_xlim(0, 1)
     bars.set_xscale("log")
@@ -68,5 +70,6 @@ def report_figure(card: ReportCard, title: str = "") -> Figure:
     return fig
 
 
-def _short(text: str, most: int = 40) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}\u2026"
+def _in_two_lines(text: str, width: int = 38) -> str:
+    """``text`` broken between words; what two lines do not hold is cut, with an ellipsis."""
+    return "\n".join(textwrap.wrap(text, width, max_lines=2, placeholder=" \u2026"))

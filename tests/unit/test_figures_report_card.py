@@ -1,5 +1,7 @@
 """The figures of lesson 16 say in words what they draw."""
 
+from dataclasses import replace
+
 import pytest
 
 from dtlab.diagnose.report_lines import Line, ReportCard
@@ -24,6 +26,23 @@ def test_a_card_that_passes_says_so_and_one_without_lines_is_refused():
     assert alt_text(report_figure(ReportCard((GOOD,)))).startswith("all 1 lines pass. ")
     with pytest.raises(ValueError, match="with lines"):
         report_figure(ReportCard(()))
+
+
+def test_every_number_stands_clear_of_the_bars_and_of_the_limit_and_a_long_text_is_whole():
+    shares = (0.001, 0.2, 0.7, 0.76, 0.96, 1.0, 1.3, 4.1, 50.0, 999.0)
+    lines = [Line(f"line {share}", "share", "9", "10", share <= 1, limit=share) for share in shares]
+    long = "another model: generators, optimizer, sampler not put back"
+    figure = report_figure(ReportCard((*lines, replace(BAD, measured=long))))
+    png(figure)  # lays the figure out
+    names, bars = figure.axes
+    limit = bars.lines[0].get_window_extent()
+    drawn = [bar.get_window_extent() for bar in bars.patches]
+    numbers = [text.get_window_extent() for text in bars.texts if text.get_text() != "yes or no"]
+    assert len(numbers) == len(shares)
+    assert not any(number.x0 <= limit.x1 or number.overlaps(bar) for number in numbers for bar in drawn)
+    assert long in {text.get_text().replace("\n", " ") for text in names.texts}
+    words = [text.get_window_extent() for text in names.texts[-4:]]
+    assert not any(a.overlaps(b) for a in words for b in words if a is not b)
 
 
 def test_a_card_without_lines_has_not_passed_and_cards_add_up():
