@@ -43,13 +43,14 @@ def plan_figure(plan: Plan) -> Figure:
     )  # fmt: skip
     for letter, one in zip("ABCDEFGHIJ", _named(plan), strict=False):
         at = (one.seconds / 3600, one.usd)
-        ax.annotate(letter, at, textcoords="offset points", xytext=(-8, -11), fontsize=9, fontweight="bold")
+        where = (-15, -3) if letter == "A" else (-12, -15) if one is best else (-8, -11)  # off line and ring
+        ax.annotate(letter, at, textcoords="offset points", xytext=where, fontsize=9, fontweight="bold")
         ax.plot(
-            [], [], linestyle="none", marker=f"${letter}$", markersize=7, color=BLACK,
+            [], [], linestyle="none", marker=f"${letter}$", markersize=6, color=BLACK,
             label=f"{name_of(plan, one)}: {_hours(one.seconds)}, {_money(one.usd)}",
         )  # fmt: skip
     ax.plot(
-        best.seconds / 3600, best.usd, marker="o", markersize=13, fillstyle="none", color=RED,
+        best.seconds / 3600, best.usd, marker="o", markersize=11, fillstyle="none", color=RED,
         markeredgewidth=2, linestyle="none", label="chosen",
     )  # fmt: skip
     if math.isfinite(plan.job.deadline_seconds):
@@ -63,7 +64,7 @@ def plan_figure(plan: Plan) -> Figure:
     ax.set_ylim(bottom=0.75 * min(one.usd for one in front))
     ax.xaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_major_formatter("${x:,g}")
-    fig.legend(loc="outside right upper", frameon=False, fontsize=8)
+    fig.legend(loc="outside right upper", frameon=False, fontsize=8, labelspacing=0.7)
     return fig
 
 

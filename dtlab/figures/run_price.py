@@ -120,9 +120,11 @@ def scaling_price_figure(
     left.set(xlabel="cards (whole machines are paid)", ylabel="efficiency of a card (%)", ylim=(0, 112))
     right.plot(hours, usd, "s-", color=ORANGE)
     for n, h, d in zip(cards, hours, usd, strict=True):
-        right.annotate(f"{n}", (h, d), textcoords="offset points", xytext=(5, 5), fontsize=9)
+        below = {"textcoords": "offset points", "xytext": (0, -9)}  # the line goes up to both sides
+        right.annotate(f"{n}", (h, d), ha="center", va="top", fontsize=9, **below)
     right.set_xscale("log")
     right.xaxis.set_major_formatter("{x:g}")
     right.minorticks_off()
-    right.set(xlabel="hours of the run, log", ylabel="price of the run (USD)", ylim=(0, 1.2 * max(usd)))
+    right.set(xlabel="hours of the run, log (numbers: cards)", ylabel="price of the run (USD)")
+    right.set_ylim(0, 1.2 * max(usd))
     return fig

@@ -52,7 +52,7 @@ def rates_figure(name: str, used: Mapping[int, Sequence[float]], right: Sequence
         )
     ax.set_ylim(bottom=0)
     ax.ticklabel_format(axis="y", style="sci", scilimits=(-2, 2))
-    ax.legend(frameon=False, fontsize=8, ncols=2)
+    fig.legend(loc="outside lower center", frameon=False, fontsize=8, ncols=1 + len(used))  # off the curves
     return fig
 
 

@@ -89,3 +89,12 @@ def test_more_machines_are_faster_less_efficient_and_dearer_from_the_first_whole
     assert sorted(hours, reverse=True) == list(hours)
     assert list(usd[1:]) == sorted(usd[1:])
     assert usd[0] > usd[1], "one card of a host of four pays for the host"
+
+
+def test_numbers_of_cards_stand_clear_of_the_line():
+    figure = scaling_price_figure()
+    png(figure)  # lays the figure out
+    price = figure.axes[1]
+    path = price.transData.transform_path(price.lines[0].get_path())
+    assert [text.get_text() for text in price.texts] == ["1", "4", "8", "16", "32"]
+    assert not any(path.intersects_bbox(text.get_window_extent(), filled=False) for text in price.texts)

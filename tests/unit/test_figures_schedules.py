@@ -33,6 +33,15 @@ def test_the_title_says_whether_ranks_matter_and_where_the_rate_is_most_wrong(us
     assert alt_text(rates_figure("Cosine", used, [0.1, 0.2])).startswith(f"Cosine: {finding}. ")
 
 
+def test_the_legend_stands_outside_the_curves():
+    waves = {n: [0.1 * (1 + math.cos(math.pi * n * step / 50)) for step in range(51)] for n in (1, 2, 4)}
+    figure = rates_figure("Cosine", waves, waves[1])
+    png(figure)  # lays the figure out
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert axes.get_legend() is None
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+
+
 def test_a_rate_where_none_was_meant_is_not_a_ratio():
     assert "far too high at step 1" in rates_finding({4: [0.1, 0.1]}, [0.1, 0.0])
 
