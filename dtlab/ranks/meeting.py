@@ -29,7 +29,7 @@ _FIRST_WORD = 5.0
 _LAST_WORD = 3.0
 
 
-class _DoubledError(UserError):
+class DoubledRankError(UserError):
     """This process has the rank of another one."""
 
 
@@ -79,7 +79,7 @@ def _meet(store: Any, m: Membership, generation: int, timeout: float) -> list[di
             f"{own['pid']} on {own['host']} both have {m.origin.get('rank', 'RANK')}={m.rank} "
             f"(world size {m.size}). Fix: give each process its own rank"
         )
-        raise _DoubledError(message)
+        raise DoubledRankError(message)
     _wait_for_all(store, m, keys, fault_key(generation), timeout)
     records = [json.loads(value) for value in store.multi_get(keys)]
     sizes = {record["size"] for record in records}
@@ -121,7 +121,7 @@ def _part(store: Any, m: Membership, generation: int, error: UserError) -> None:
     with contextlib.suppress(Exception):
         if not store.check([fault_key(generation)]):
             store.set(fault_key(generation), str(error))
-        if isinstance(error, _DoubledError):
+        if isinstance(error, DoubledRankError):
             return  # the rank's first process speaks for it
         if m.rank != 0 or m.agent_store:
             store.set(f"part/{generation}/{m.rank}", b"1")

@@ -1,6 +1,7 @@
 """Ranks that do not come, come twice or cannot be: named within seconds."""
 
 import os
+import re
 import sys
 
 import pytest
@@ -34,6 +35,7 @@ def test_rank_started_twice_stops_all_processes_and_is_named(tmp_path, ranks, si
     assert [process.code != 0 for process in ended] == [True] * len(ranks)
     for process in ended:
         assert f"rank {doubled} was started twice" in process.err
+        assert not re.search(r"\b_\w+Error", process.err), "a private name in what the user reads"
 
 
 def test_rank_beyond_world_size_is_refused_and_the_other_stops(tmp_path):
