@@ -263,7 +263,7 @@ class Checkpointer:
                 apply(name, part, states[name])
                 continue
             self._say(
-                f"{name!r} was saved by {info.world_size} ranks and now there are {self._size}: each rank "
+                f"{name!r} was saved by {info.world_size} ranks, and this run has {self._size}: each rank "
                 f"derives its own anew from (seed, step {info.step}, rank, world size)"
             )
             part.rederive(states[name], step=info.step, rank=self._rank, world_size=self._size)
