@@ -21,6 +21,7 @@ PARTS = (
 )
 ALIASES = {"On SageMaker": "On a GPU", "On a GPU or SageMaker": "On a GPU"}
 MAX_LINES = 25
+MAX_WIDTH = 110  # of a line of code: what a page of usual width shows without scrolling
 # An amount such as $9.78, before a word, a quote or the end of a sentence. $4 + 4$ and $1/f$ are formulas.
 MONEY = re.compile(r"""(?<![\\$])\$\d[\d,.]*(?=["')*]|\s+[A-Za-z]{2,}|\s*$)""", re.MULTILINE)
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
@@ -46,6 +47,8 @@ def _cell_errors(cell: Cell) -> list[str]:
     length = len(cell.solution_text.split("\n"))
     if length > MAX_LINES:
         errors.append(f"{length} lines; split it, {MAX_LINES} at most")
+    wide = [line for line in cell.text.split("\n") if len(line) > MAX_WIDTH] if cell.kind == "code" else []
+    errors += [f"{len(line)} characters in '{line.strip()[:30]}...'; {MAX_WIDTH} at most" for line in wide]
     if {"varies", "nbval-check-output"} <= set(cell.tags):
         errors.append("tags 'varies' and 'nbval-check-output' exclude each other")
     if cell.kind != "code":

@@ -43,6 +43,7 @@ def test_each_missing_part_is_named(tmp_path, part):
         ("    ### END SOLUTION\n\n\n", "\n\n", "is never closed"),
         ('print("nothing changes")', "%time x", "magics are not allowed"),
         ('print("nothing changes")', "\n".join(f"x{i} = {i}" for i in range(26)), "26 lines; split it"),
+        ('print("nothing changes")', f'print("{"a" * 110}")', "119 characters in 'print"),
         ('check("98-messages", messages, [1, 2, 4])', "messages(3)", "calls no check"),
         ('"lab-failure", ', "", "no cell is tagged 'lab-failure'"),
     ],
