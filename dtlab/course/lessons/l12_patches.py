@@ -188,9 +188,10 @@ def groups(checks: Checks, answer: Any) -> None:
     ):
         for size, parts in worlds:
             wrong = [r for r in range(size) if len(given[r, size, parts][key]) != number(size, parts)]
+            rank, world = wrong[0] if wrong else 0, f"{size} ranks, {parts} part{'s' if parts > 1 else ''}"
             checks.integer(
-                f"{size} ranks, {parts} parts: ranks in the {what} of rank {wrong[0] if wrong else 0}",
-                len(given[wrong[0] if wrong else 0, size, parts][key]),
+                f"{world}: ranks in the {what} of rank {rank}",
+                len(given[rank, size, parts][key]),
                 number(size, parts),
                 look="a replica has one rank for each part; a part has one rank in each replica",
             )

@@ -69,14 +69,14 @@ def _versions(checks: Checks, answer: Any, root: Path) -> None:
         "time",
     )
     changes = {
-        "a byte": lambda data: (data / "part-1.csv").write_text("1,1\n3,5\n"),
-        "a byte in a folder below": lambda data: (data / "more" / "part-2.csv").write_text("5,7\n"),
-        "a name": lambda data: (data / "part-1.csv").rename(data / "part-9.csv"),
-        "a file more": lambda data: (data / "part-3.csv").write_text(""),
-        "a line moved to the next file": lambda data: [
+        "a byte has changed": lambda data: (data / "part-1.csv").write_text("1,1\n3,5\n"),
+        "a byte in a folder below has changed": lambda data: (data / "more/part-2.csv").write_text("5,7\n"),
+        "a name has changed": lambda data: (data / "part-1.csv").rename(data / "part-9.csv"),
+        "a file was added": lambda data: (data / "part-3.csv").write_text(""),
+        "a line has moved to the next file": lambda data: [
             (data / "part-0.csv").write_text("a,b\n"), (data / "part-1.csv").write_text("0,0\n1,1\n3,4\n"),
         ],
-        "two names exchanged": lambda data: [
+        "two files have exchanged their names": lambda data: [
             (data / "part-0.csv").rename(data / "x"), (data / "part-1.csv").rename(data / "part-0.csv"),
             (data / "x").rename(data / "part-1.csv"),
         ],
@@ -88,7 +88,7 @@ def _versions(checks: Checks, answer: Any, root: Path) -> None:
         change(data)
         seen.add(_text(version(data)))
         checks.integer(
-            f"versions seen when {what} has changed",
+            f"versions seen when {what}",
             len(seen),
             number,
             look="every file below `data` counts, with its path in it and its own hash, so that a line that "
