@@ -71,7 +71,7 @@ for line in launch(hello, 2, echo=False):
 paths_table()
 
 # %% [markdown]
-# "Planned" lessons are not written yet. If you have one hour, take 02.
+# If you have one hour, take 02.
 #
 # ## What data do I have?
 # One of the authors that this course learns from lost two weekends on images and text before noticing that the company had

@@ -439,8 +439,8 @@ if solved("02-ring"):
         assert all(same.values())
 
 # %% [markdown]
-# Now the model with the numbers of this machine. Two runs of the ring give its two constants: a tensor of one chunk a rank of
-# 4 bytes has only latency, $T = 2(N-1)\,\alpha$; a large one gives $B$ from $T = 2(N-1)\left(\alpha + \frac{S}{N B}\right)$. Then predict the
+# Now the model with the numbers of this machine. Two runs of the ring give its two constants: a tensor of four numbers, in
+# chunks of 4 bytes, has only latency, $T = 2(N-1)\,\alpha$; a large one gives $B$ from $T = 2(N-1)\left(\alpha + \frac{S}{N B}\right)$. Then predict the
 # others and compare.
 
 

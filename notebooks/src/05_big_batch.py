@@ -282,7 +282,8 @@ def once_per_process(optimizer, ranks):
 for ranks in (1, 2, 4):
     used = rates_used(once_per_process, 200, ranks)
     up = sum(b > a for a, b in zip(used, used[1:], strict=False))
-    print(f"{ranks} ranks: lowest at step {int(np.argmin(used))} of 200, rises in {up} steps")
+    lowest = f"lowest at step {int(np.argmin(used))} of 200, rises in {up} steps"
+    print(f"{ranks} rank{'s' if ranks > 1 else ''}: {lowest}")
 assert up > 0
 
 # %% [markdown]
@@ -712,8 +713,11 @@ bill(
 recap(
     "05",
     [
-        "The rate follows the global batch, not the cards: micro-batch x data-parallel ranks x accumulation against the base.",
-        "One function of the applied optimizer step sets the rate; nothing else writes it, and no world size enters.",
-        "Log the mean over ranks: one rank's own loss is sqrt(N) noisier, and that is not instability.",
+        "The rate follows the global batch, not the cards: "
+        "micro-batch x data-parallel ranks x accumulation against the base.",
+        "One function of the applied optimizer step sets the rate; nothing else writes it, "
+        "and no world size enters.",
+        "Log the mean over ranks: one rank's own loss is sqrt(N) noisier, "
+        "and that is not instability.",
     ],
 )

@@ -845,7 +845,7 @@ else:
 # %% [markdown]
 # ## The bill
 # S4's two hosts of four T4, at the width that did fit: 1M x 256. A ring over the hosts sends each rank's 1.79 GB through one 50 Gbit/s link. 256 samples with 26 fields (our assumption) on each rank, exchanged
-# by rows, half of it to the other host. At the links' full rate, which nobody reaches:
+# by rows, four sevenths of it with the other host (four of the seven other ranks are there). At the links' full rate, which nobody reaches:
 
 # %%
 LINK = 50e9 / 8

@@ -350,8 +350,10 @@ with expect_failure(
     within=40,
     explain={
         "timeout after 3 s": "our limit. Without one NCCL gives up after 10 minutes, gloo after 30",
-        "the ranks call different operations": "nobody is late: each waits for a call that the other never makes",
-        "rank 0 waits in all_gather": "inside full_tensor(): to put a parameter together takes all its holders",
+        "the ranks call different operations": "nobody is late: each waits for a call "
+        "that the other never makes",
+        "rank 0 waits in all_gather": "inside full_tensor(): to put a parameter together "
+        "takes all its holders",
         "rank 1 waits in barrier": "it went round the `if`, and waits for the file",
     },
     lines=1,
@@ -384,8 +386,8 @@ explorer(
 # Is the arithmetic true of real runs? torchtitan's published table has Llama 3.1 8B on 8 and on 128 H100 (batch 2 a card, bf16, compiled), 77.0 and 62.0 GiB a card at the peak. What differs is sharding over 16 times the cards:
 
 # %% tags=["nbval-check-output"]
-drop = (state_bytes_per_rank(8_030_000_000, 8, zero=3) - state_bytes_per_rank(8_030_000_000, 128, zero=3)) / 2**30
-print(f"by the formula {drop:.1f} GiB less; measured {77.0 - 62.0:.1f}")
+on_8, on_128 = (state_bytes_per_rank(8_030_000_000, n, zero=3) for n in (8, 128))
+print(f"by the formula {(on_8 - on_128) / 2**30:.1f} GiB less; measured {77.0 - 62.0:.1f}")
 
 # %% [markdown]
 # ## Look: a mesh

@@ -748,7 +748,7 @@ for name, ids in ways.items():
 slow = {"decode_seconds": 2e-3, "transform_seconds": 40e-3, "step_seconds": 10e-3}
 for workers in (1, 2, 4, 8):
     milliseconds = 1e3 * expected_step_seconds(**slow, num_workers=workers)
-    print(f"{workers} workers: max(10 + 2, 2 + 40 / {workers}) = {milliseconds:.0f} ms a step")
+    print(f"workers: {workers}; max(10 + 2, 2 + 40 / {workers}) = {milliseconds:.0f} ms a step")
 
 # %% [markdown]
 # More than four gain nothing. `recommend_workers` takes the fastest way that the host has room for, and says why. S4's host, and four changes to it:

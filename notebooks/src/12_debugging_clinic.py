@@ -253,10 +253,12 @@ with expect_failure(
     explain={
         "The client socket has timed out": "a rank that is no host of the store tries to connect",
         "trying to connect to (127.0.0.1": "compare address and port with those that rank 0 uses",
-        "rank 0 was stopped while it waited in init_process_group": "rank 0 is well, and waits for a second rank",
+        "rank 0 was stopped while it waited in init_process_group": "rank 0 is well, "
+        "and waits for a second rank",
     },
 ):
-    launch(clinic.old_settings, 1, clinic.file_wins, nobody_there, (20, 0.5), nnodes=2, timeout=20, echo=False)
+    given = (clinic.file_wins, nobody_there, (20, 0.5))
+    launch(clinic.old_settings, 1, *given, nnodes=2, timeout=20, echo=False)
 
 # %% [markdown]
 # With equal timeouts rank 0 may speak first. Its message is `DistStoreError: wait timeout after ... ms, keys: /default_pg/0//cpu//0/1`. The last number of the key is the rank

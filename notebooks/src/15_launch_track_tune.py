@@ -329,7 +329,8 @@ usd = billing.cost("ml.g5.12xlarge", 600).usd  # of a look
 
 
 def dollars(looks):
-    return f"${looks * usd:,.2f}"
+    """As billed: whole cents."""
+    return f"${billing.cost('ml.g5.12xlarge', 600 * looks).cents / 100:,.2f}"
 
 
 def winner(look):
@@ -809,10 +810,10 @@ if solved("15-record"):
 # Nothing was sent so far, and nothing is sent without `--send`:
 #
 # ```
-# dtlab sagemaker plan examples/jobs/s0.toml        the request, what was changed and why, price, role, alarms
-# dtlab sagemaker rehearse examples/jobs/s0.toml    the containers on this machine, under a minute
+# dtlab sagemaker plan examples/jobs/s0.toml       # request, changes, price, role, alarms
+# dtlab sagemaker rehearse examples/jobs/s0.toml   # its containers here, under a minute
 # dtlab sagemaker submit examples/jobs/s0.toml --send
-# dtlab sagemaker tune examples/jobs/s0.toml ...    a tuning job: Bayesian, Hyperband, random
+# dtlab sagemaker tune examples/jobs/s0.toml ...   # Bayesian, Hyperband or random
 # ```
 # The rehearsal is worth its minute. It plays two hosts of two ranks each: your code from the archive that would be uploaded, the folders and files of above, the request's command. It runs the job to its end; again, and stops it by SIGTERM as a spot host is; then goes on from the checkpoint, and compares the weights bit for bit. Both wrong paths of this lesson end there, for nothing. What it does not play: the image with its packages, NCCL, the network between hosts.
 #
@@ -822,7 +823,8 @@ if solved("15-record"):
 try:
     import sagemaker.pytorch
 except ImportError as error:
-    print(f"{error}: " + ("version 3 has no such module" if "pytorch" in str(error) else "no SDK here, none needed"))
+    is_version_3 = "pytorch" in str(error)
+    print(f"{error}:", "version 3 has none" if is_version_3 else "no SDK here, none needed")
 
 # %% [markdown]
 # On a GPU nothing changes in this lesson but the price of a look.

@@ -523,6 +523,7 @@ recap(
     [
         "Nothing failed and the AUC was fine: count rows, bytes and bits, and hold them against one process.",
         "The cheapest plan is not the cheapest hour: what fits, in the card's format, in time, in cents.",
-        "Latency is waiting and computing. Near full load the waiting is everything, and training is no part of it.",
+        "Latency is waiting and computing. Near full load the waiting is everything, "
+        "and training is no part of it.",
     ],
 )
