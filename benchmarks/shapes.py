@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.run_table import whole
-from dtlab.cost.builders import transformer
+from dtlab.cost.builders import MOST_LAYERS, transformer
 from dtlab.cost.presets import BERT_LARGE, Preset
 from dtlab.errors import UserError
 
@@ -41,7 +41,14 @@ _COLUMNS = {
     "ffn": ("ffn", "ffn_size", "intermediate_size"), "heads": ("heads", "num_heads"),
     "kv_heads": ("kv_heads", "num_kv_heads"),
 }  # fmt: skip
-_MOST = {"layers": 512, "hidden": 10**6, "ffn": 10**7, "heads": 10**4, "kv_heads": 10**4, "vocab": 10**8}
+_MOST = {
+    "layers": MOST_LAYERS,
+    "hidden": 10**6,
+    "ffn": 10**7,
+    "heads": 10**4,
+    "kv_heads": 10**4,
+    "vocab": 10**8,
+}
 
 
 def shape_of(row: Mapping[str, str], program: str) -> Preset:

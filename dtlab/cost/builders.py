@@ -11,6 +11,8 @@ from dtlab.cost.pipeline import at_least_one
 from dtlab.cost.presets import Preset
 from dtlab.errors import UserError
 
+MOST_LAYERS = 512  # four times the most of any published decoder; a pipeline's cuts are searched over them
+
 
 def transformer(
     layers: int,
@@ -37,7 +39,8 @@ def transformer(
         biases: of a GPT, with LayerNorm (GPT-2, GPT-3).
 
     Raises:
-        UserError: a size below 1, heads that do not divide hidden, kv_heads that do not divide heads.
+        UserError: a size below 1, heads that do not divide hidden, kv_heads that do not divide heads, more
+            layers than `MOST_LAYERS`.
 
     >>> transformer(32, 4096, 128256, 8192, heads=32, kv_heads=8, ffn=14336, name="Llama 3 8B").parameters
     8030261248
@@ -50,6 +53,8 @@ def transformer(
     assert ffn is not None
     sizes = {"layers": layers, "hidden": hidden, "vocab": vocab, "seq_len": seq_len, "heads": heads}
     at_least_one(**sizes, ffn=ffn, kv_heads=kv_heads)
+    if layers > MOST_LAYERS:
+        raise UserError(f"layers = {layers}: give those of a real model, at most {MOST_LAYERS}")
     if hidden % heads:
         raise UserError(f"heads = {heads} does not divide hidden = {hidden}: take a divisor")
     if heads % kv_heads:

@@ -129,15 +129,19 @@ def balanced_cuts(weights: Sequence[float], num_stages: int) -> list[tuple[int, 
     sums = [0.0, *accumulate(weights)]
     # best[end]: heaviest stage, then squares, of the best cut of the first `end` units; and where it cuts.
     best: list[tuple[float, float, list[int]] | None] = [(0.0, 0.0, [])] + [None] * len(weights)
-    for _ in range(num_stages):
+    for stage in range(num_stages):
         following: list[tuple[float, float, list[int]] | None] = [None]
         for end in range(1, len(weights) + 1):
-            options = []
-            for start, done in enumerate(best[:end]):
+            least: tuple[float, float, list[int]] | None = None
+            # Backwards, the last stage only grows: beyond the heaviest found there is nothing better.
+            for start in range(end - 1, stage - 1, -1) if stage else (0,):
+                done, last = best[start], sums[end] - sums[start]
+                if least is not None and last > least[0]:
+                    break
                 if done is not None:
-                    stage = sums[end] - sums[start]
-                    options.append((max(done[0], stage), done[1] + stage**2, [*done[2], end]))
-            following.append(min(options, default=None))
+                    option = max(done[0], last), done[1] + last**2, done[2]
+                    least = option if least is None or option < least else least
+            following.append(None if least is None else (least[0], least[1], [*least[2], end]))
         best = following
     found = best[-1]
     assert found is not None

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dtlab.cost.activations import activation_bytes, logit_bytes
+from dtlab.cost.builders import transformer
 from dtlab.cost.memory import training_bytes
 from dtlab.cost.parameters import decoder_units
 from dtlab.cost.pipeline import balanced_cuts, stage_parameters, unit_parameters
@@ -160,3 +161,12 @@ def test_tensor_parallel_ranks_hold_an_equal_part_of_the_matrices_and_all_of_the
     ]  # fmt: skip
     with pytest.raises(UserError, match="tp = 3 does not divide hidden = 8 and ffn = 32"):
         decoder_units(2, 8, 10, 4, tp=3)
+
+
+def test_a_deep_model_is_cut_into_many_stages_as_evenly_as_it_can_be():
+    cuts = balanced_cuts([3.0, *[1.0] * 510, 3.0], 129)
+    sizes = [end - start for start, end in cuts]
+    assert sum(sizes) == 512
+    assert max(sizes[1:-1]) == 4, "the heaviest stage has four blocks"
+    with pytest.raises(UserError, match="layers = 513: give those of a real model, at most 512"):
+        transformer(513, 64, 100, 16, heads=4)
