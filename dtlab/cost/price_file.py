@@ -12,7 +12,7 @@ table also those of `HARDWARE`:
   storage.
 - `kind` is "on-demand", "estimate" or "retired"; blank is "on-demand". Of spot it is "spot estimate", or
   blank: such a price moves. Several rows of one type and region are its zones, and their median counts.
-- No price is 0 or below.
+- No price is 0 or below, and nothing but spot has two prices.
 - Which file: the one given to a command (`--prices`), else the variable DTLAB_PRICES (empty: none), else
   `dtlab/prices.csv` in the user's configuration folder, where `dtlab prices refresh` writes.
 """
@@ -111,12 +111,30 @@ def read_price_file(path: Path | str) -> tuple[PriceRow, ...]:
                 raise UserError(
                     f"{where}: no column {', '.join(missing)}; the first line is {','.join(COLUMNS)}"
                 )
+            twice = [name for name in columns if name and columns.count(name) > 1]
+            if twice:
+                raise UserError(f"{where}: two columns are named {twice[0]}; name each once")
             reader.fieldnames = columns
-            return tuple(_row(row, f"{where}, line {reader.line_num}") for row in reader)
+            lines = [(reader.line_num, _row(row, f"{where}, line {reader.line_num}")) for row in reader]
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}; give a CSV file that can be read") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{where}: is no CSV in UTF-8 ({error}); save it as CSV") from None
+    _refuse_contradictions(lines, where)
+    return tuple(row for _, row in lines)
+
+
+def _refuse_contradictions(lines: Iterable[tuple[int, PriceRow]], where: str) -> None:
+    """Two prices of one thing: which of them counts nobody can know. Rows of spot are those of zones."""
+    seen: dict[tuple[str, str, str], tuple[int, float]] = {}
+    for line, row in lines:
+        key = (row.service, row.name.lower(), row.price.region)
+        before, usd = seen.setdefault(key, (line, row.price.usd))
+        if row.service != "spot" and usd != row.price.usd:
+            raise UserError(
+                f"{where}, line {line}: {row.name} ({row.service}, {row.price.region}) costs "
+                f"{row.price.usd:g} here and {usd:g} in line {before}; keep one"
+            )
 
 
 def write_price_file(path: Path, rows: Iterable[PriceRow]) -> None:
@@ -148,14 +166,21 @@ def _hardware(row: PriceRow) -> tuple[object, ...]:
 
 def _row(raw: dict[str, str], where: str) -> PriceRow:
     row = {key: (value or "").strip() for key, value in raw.items() if isinstance(key, str)}
+    if any(raw.get(None) or ()):  # type: ignore[call-overload]
+        raise UserError(
+            f"{where}: has more cells than the first line; put a cell that holds a comma in quotes"
+        )
     name, service = row["name"], row["service"].lower()
     if not name:
         raise UserError(f"{where}: name is empty; give an instance type or a kind of storage")
     if service not in SERVICES:
         hint = did_you_mean(service, list(SERVICES))
         raise UserError(f"{where}: service = {row['service']!r}: give {', '.join(SERVICES)}{hint}")
-    if not row["region"]:
+    region = row["region"].lower()
+    if not region:
         raise UserError(f"{where}: region is empty; give one such as eu-west-1")
+    if len(region.split()) > 1:
+        raise UserError(f"{where}: region = {row['region']!r}: give its short name, such as eu-west-1")
     kinds: tuple[Kind, ...] = ("spot estimate",) if service == "spot" else _KINDS
     kind = row.get("kind") or kinds[0]
     if kind not in kinds:
@@ -172,7 +197,7 @@ def _row(raw: dict[str, str], where: str) -> PriceRow:
             f"{where}: usd = {usd:g}: give dollars of one {unit.removeprefix('USD/')}, at most 1e6"
         )
     price = Price(
-        usd, unit, row["region"], row.get("date", ""), row.get("source") or "your price file",
+        usd, unit, region, row.get("date", ""), row.get("source") or "your price file",
         next(known for known in kinds if known == kind),
     )  # fmt: skip
     gpus = _number(row.get("gpus") or None, "gpus", where, least=-1.0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,29 @@ def test_wrong_row_is_named_with_its_line(tmp_path, capsys, row, said):
     assert "\n" not in line
     assert said in line
     assert "line 2" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name,service,region,usd\na,ec2,us-east-1,1,234.50\n", "line 2: has more cells than the first line"),
+        ("name,service,region,usd\na,ec2,x-1,7\na,ec2,X-1,8\n", "costs 8 here and 7 in line 2; keep one"),
+        ("name,service,region,usd,usd\na.b,ec2,us-east-1,7,9\n", "two columns are named usd"),
+        ("name,service,region,usd\na.b,ec2,us east 1,7\n", "region = 'us east 1': give its short name"),
+    ],
+)  # fmt: skip
+def test_a_price_that_may_mean_two_things_is_none(tmp_path, text, said):
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=re.escape(said)):
+        read_price_file(path)
+
+
+def test_a_region_is_found_however_it_is_written_and_the_same_price_may_stand_twice(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_text("name,service,region,usd\nG5.12xlarge,EC2,EU-West-1,7\ng5.12xlarge,ec2,eu-west-1,7.0\n")
+    with prices_from(path):
+        assert cost("g5.12xlarge", 3600, kind="ec2", region="eu-west-1").usd == 7.0
 
 
 @pytest.mark.parametrize(
