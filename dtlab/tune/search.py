@@ -161,7 +161,8 @@ def _search(
         trial.set_user_attr("seconds", outcome.get("seconds", 0.0))
         reported = list(study.get_trials(deepcopy=False)[trial.number].intermediate_values.values())
         known = [value for value in reported if math.isfinite(value)]
-        if error is not None or not known:
+        cut = (outcome.get("stopped_by") or "").startswith("budget")  # the end of the search, no fault
+        if error is not None or not (known or cut):
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
         elif outcome.get("stopped_by"):
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -170,7 +171,7 @@ def _search(
             kept = outcome.get("auc_validation")
             study.tell(trial, kept if kept is not None else max(known) if plan.maximize else min(known))
         results = _results(study)
-        tell(_line(results[trial.number], error))
+        tell(_line(results[trial.number], error or ("ended by the budget" if cut else None)))
         if error is not None and len(results) >= _MOST_FAILED and all(t.state == "failed" for t in results):
             raise UserError(f"tune: the first {len(results)} trials failed, the last one by: {error}")
     results = _results(study)
@@ -272,11 +273,11 @@ def _grid_size(plan: StudyPlan) -> int | None:
     return math.prod(len(each.values) for each in plan.space.values() if isinstance(each, Choice))
 
 
-def _line(result: TrialResult, error: str | None) -> str:
+def _line(result: TrialResult, note: str | None) -> str:
     values = ", ".join(f"{name} {_short(value)}" for name, value in result.values.items())
     metric = "-" if result.metric is None else f"{result.metric:.4f}"
     line = f"trial {result.number}: {values}: {result.state}, validation {metric}, {result.samples:,} samples"
-    return line + ("" if error is None else f"; {error}")
+    return line + ("" if note is None else f"; {note}")
 
 
 def _short(value: Any) -> str:

@@ -93,9 +93,11 @@ def test_budget_ends_the_search_and_the_command_prints_the_bill(config, tmp_path
     )
     words = ["tune", str(file), "--budget-usd", "1e-6", "--folder", str(tmp_path / "s"), "--json"]
     assert main([*words, "--nproc", "1"]) == 1
-    found = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    found = json.loads(said.out)
     assert found["ended_by"] == "budget"
-    assert len(found["trials"]) == 1
+    assert [each["state"] for each in found["trials"]] == ["pruned"]  # the search ended it, no fault did
+    assert "the budget" in said.err
     assert "ml.g4dn.12xlarge" in found["bill"]
 
 
