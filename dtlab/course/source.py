@@ -96,12 +96,16 @@ def built_notebooks(folder: Path) -> list[Path]:
 
 
 def read_lesson(path: Path) -> Lesson:
-    """Read one source. Raises UserError when the file is not named NN_slug.py or is not py:percent."""
+    """Read one source. Raises UserError: a file not named NN_slug.py or not py:percent; no jupytext."""
     from dtlab.course.notebook_format import import_nbformat
 
     import_nbformat()
-    import jupytext
-
+    try:
+        import jupytext
+    except ImportError:
+        raise UserError(
+            "jupytext, which reads the sources of the lessons, is not installed; pip install 'dtlab[dev]'"
+        ) from None
     if not re.fullmatch(r"\d\d_[a-z0-9_]+", path.stem):
         raise UserError(f"lesson source {path.name!r}: name it NN_slug.py, for example 02_collectives.py")
     notebook = jupytext.reads(path.read_text(encoding="utf-8"), fmt="py:percent")

@@ -34,10 +34,12 @@ def _on_a_rank(error: Any) -> str:
     lines = [line for line in said.split("\n") if not line.startswith("  restarts are off")]
     frames = _frames(error)
     lines = _without_dtlabs_lines(lines, frames, error.cell_lines)
-    if any("-->" in line for line in lines):
+    marked = any("-->" in line for line in lines)
+    if _raised(error) and not any(_is_answers(frame) for frame in frames):
+        user = "the code above, which is not yours," if marked else "the check"
+        where = f"what the answer returns; {user} could not work with it."
+    elif marked:
         where = f"the line marked -->: rank {error.rank} did not get past it."
-    elif _raised(error) and not any(_is_answers(frame) for frame in frames):
-        where = "what the answer returns; the check could not work with it."
     else:
         where = f"your function, from its first line on: rank {error.rank} did not get past it."
     return "\n".join([*lines, f"Where to look: {where}"])

@@ -129,6 +129,19 @@ def test_an_exception_on_a_rank_shows_its_line_and_no_word_on_restarts():
             "            pass\n        beside",
             "look again",
         ),
+        (
+            "09-block",
+            "return of_x, reduce(of_whole, len(shard)), None, None",
+            "return of_x, of_whole, None, None",
+            "got [43] but expected",
+        ),
+        (
+            "09-block",
+            "return of_x, reduce(of_whole, len(shard)), None, None",
+            "return of_x, of_whole, None, None",
+            "what the answer returns; the code above, which is not yours, could not work with it",
+        ),
+        ("13-stop", "run.step()", "pass", "and step 0 of 40: run.step() makes one"),
         ("11-cache", "repr(list(columns))", "repr(sorted(columns))", "that of the array's columns"),
     ],
 )

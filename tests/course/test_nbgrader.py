@@ -91,6 +91,16 @@ def test_command_writes_a_course_whole_and_never_over_marks(tmp_path, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marks", "notebooks"]
 
 
+@pytest.mark.parametrize("command", ["export --nbgrader", "export --learners"])
+def test_without_jupytext_one_line_says_what_to_install(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "jupytext", None)
+    assert main(["course", *command.split(), str(tmp_path / "course")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "jupytext" in line
+    assert "pip install 'dtlab[dev]'" in line
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_broken_source_leaves_nothing(tmp_path):
     shutil.copytree(SAMPLE, tmp_path / "notebooks")
     source = tmp_path / "notebooks/src/98_sample.py"

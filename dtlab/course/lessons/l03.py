@@ -143,9 +143,10 @@ def _one_process(size: int) -> tuple[Tensor, Tensor]:
     references=REFERENCES,
 )
 def buckets(checks: Checks, answer: Any) -> None:
-    """Payload of every all-reduce for five bucket sizes; then the number returned, and the means."""
-    # Bytes: every gradient alone, three that fit exactly, one that is too large, in between, all.
-    sizes = [8, 120, 800, 1200, 10**6]
+    """Payload of every all-reduce for six bucket sizes; then the number returned, and the means."""
+    # Bytes: every gradient alone, three that fit exactly, one that is too large, in between, all; at last
+    # less than the first gradient, which an answer that opens a bucket for it leaves an empty one behind.
+    sizes = [8, 120, 800, 1200, 10**6, 4]
     results = on_ranks(RANKS, _bucket_rank, answer, sizes)
     for size in sizes:
         expected, sent = _payloads(size), results[0][size]["payloads"]

@@ -170,6 +170,10 @@ def _one(w: Any, answer: Any, case: Case) -> dict[str, Any]:
 
         def all_agree(self, flag: Any, rule: str = "all", **named: Any) -> Any:
             self.asks += 1
+            if self.asks > case.total + 20:
+                raise CheckFailed(
+                    f"{self.asks} questions, and step {self.steps} of {case.total}: run.step() makes one."
+                )
             self.asked_at.append(self.steps)
             self.rules.append(rule)
             return w.all_agree(flag, rule=rule, **named)

@@ -125,6 +125,7 @@ MUTANTS = {
             "filled + gradient.nbytes > bucket_bytes", "filled + gradient.nbytes >= bucket_bytes"
         ),
         "never closes a bucket": edit("buckets[-1] and filled", "False and filled"),
+        "opens a bucket for a first gradient that is too large": edit("buckets[-1] and filled", "filled"),
         "forgets to start at zero": edit("            filled = 0\n", ""),
         "counts numbers, not bytes": edit("gradient.nbytes", "gradient.numel()"),
         "forgets the last bucket": edit("for gradients in buckets:", "for gradients in buckets[:-1]:"),
