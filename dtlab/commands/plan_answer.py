@@ -81,6 +81,7 @@ def _lines(found: Plan, top: int, predictor: Predictor) -> list[str]:
         "",
         *table(found, top, only_frontier=not top),
         "",
+        "2nd: the next best, on another type of machine if one keeps the limits; "
         "late, dear: misses a limit; front: no other is faster and cheaper; "
         "~ no measured run stands behind the time, > it is a bound.",
         why_lost(found),

@@ -34,6 +34,7 @@ def test_table_says_what_is_best_why_the_next_lost_and_what_to_change(capsys):
     out = capsys.readouterr().out
     assert "the cheapest within 24 h" in out
     assert out.count("\nbest") == 1
+    assert "\n2nd: the next best, on another type of machine" in out
     assert " lost: " in out
     assert "Largest: " in out
     assert "Trust in the time: " in out
