@@ -166,11 +166,13 @@ def _for_activations(item: str, model: Preset, strategy: Strategy) -> Iterator[_
             {"recompute": "full"},
         )
     if strategy.micro_batch > 1:
-        half = -(-strategy.micro_batch // 2)
+        # The smallest divisor, so that the global batch stays what it is.
+        times = next(size for size in range(2, strategy.micro_batch + 1) if strategy.micro_batch % size == 0)
+        part = strategy.micro_batch // times
         yield (
-            f"micro_batch = {half}, accumulated twice as often",
+            f"micro_batch = {part}, accumulated {'twice' if times == 2 else f'{times} times'} as often",
             "smaller matrices, which cards are slower at",
-            {"micro_batch": half, "num_micro_batches": 2 * strategy.num_micro_batches},
+            {"micro_batch": part, "num_micro_batches": times * strategy.num_micro_batches},
         )
     if strategy.precision == "fp32":
         yield 'compute in half precision (precision = "amp")', "fp16 needs a scaler", {"precision": "amp"}

@@ -78,3 +78,13 @@ def test_half_precision_by_autocast_is_no_remedy_for_states() -> None:
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_every_preset_gets_remedies(name: str) -> None:
     assert remedies(name, Strategy(dp_replicate=8, micro_batch=4, precision="fp32"))
+
+
+@pytest.mark.parametrize("micro_batch", [2, 3, 7, 9, 12])
+def test_no_remedy_changes_the_global_batch_but_by_more_ranks(micro_batch: int) -> None:
+    strategy = Strategy(dp_shard=8, zero=3, micro_batch=micro_batch, recompute="full")
+    found = [one.strategy for one in remedies("Llama 7B", strategy) if "accumulated" in one.change]
+    assert [one.global_batch for one in found if one] == [strategy.global_batch]
+    for one in remedies("Llama 7B", strategy):
+        if one.strategy and one.strategy.dp == strategy.dp:
+            assert one.strategy.global_batch == strategy.global_batch
