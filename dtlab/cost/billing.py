@@ -164,7 +164,8 @@ def compare_spot(on_demand_usd_per_hour: float, spot_usd_per_hour: float, hours:
         "hours": hours,
     }
     for name, value in given.items():
-        if not math.isfinite(value) or value <= 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or value <= 0:
             raise UserError(f"{name}={value!r} cannot be compared: give a number above 0")
     on_demand, spot = on_demand_usd_per_hour * hours, spot_usd_per_hour * hours
     return SpotComparison(on_demand, spot, "spot" if spot < on_demand else "on-demand")

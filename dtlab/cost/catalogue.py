@@ -73,6 +73,8 @@ def check_region(region: str) -> None:
     Traceback (most recent call last):
     dtlab.errors.UserError: region='us-esat-1' has no price in the catalogue: known are us-east-1, ...
     """
+    if not isinstance(region, str):
+        raise UserError(f"region={region!r} is not a name: give one such as 'us-east-1'")
     everything = _instances().values()
     known = {price.region for found in everything for _, price in found.prices} - {"unstated"}
     known |= {zones.region for found in everything for zones in found.own_spots}

@@ -5,6 +5,7 @@
 - A bill is in bytes. GB is 1e9 and GiB is 2**30; `units.describe_bytes` prints both.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -211,6 +212,6 @@ def _count(model: int | str | Preset) -> int:
     if isinstance(model, str):
         model = preset(model)
     count = model.parameters if isinstance(model, Preset) else model
-    if isinstance(count, bool) or not isinstance(count, int | float) or count < 0:
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count < math.inf:
         raise UserError(f"model={model!r} is not a number of parameters: give 0 or more, or a preset's name")
     return int(count)

@@ -7,7 +7,7 @@ Biases and norms are counted, so that the totals equal those of the published mo
 import itertools
 from dataclasses import dataclass
 
-from dtlab.errors import UserError
+from dtlab.errors import UserError, require_whole
 
 
 def gpt_parameters(layers: int, hidden: int, vocab: int, positions: int) -> int:
@@ -173,7 +173,7 @@ def with_embedding(body: int, vocab: int, hidden: int, *, tied: bool) -> Embeddi
     >>> with_embedding(1000, vocab=100, hidden=8, tied=False)
     EmbeddingCount(stored=2600, multiplied=1800)
     """
-    if min(body, vocab, hidden) < 0:
-        raise UserError(f"body={body}, vocab={vocab}, hidden={hidden}: counts cannot be negative")
+    for name, count in (("body", body), ("vocab", vocab), ("hidden", hidden)):
+        require_whole(name, count, 0, "parameters" if name == "body" else "rows or columns")
     table = vocab * hidden
     return EmbeddingCount(stored=body + table * (1 if tied else 2), multiplied=body + table)

@@ -119,7 +119,7 @@ class SpotRange:
         if not usd_per_hour:
             raise UserError("usd_per_hour=[] holds no zone: give the spot price of at least one")
         for usd in usd_per_hour:
-            if not 0 < usd < math.inf:
+            if isinstance(usd, bool) or not isinstance(usd, int | float) or not 0 < usd < math.inf:
                 raise UserError(f"usd_per_hour={usd!r} of a zone is no price: leave out zones without one")
         return cls(min(usd_per_hour), median(usd_per_hour), max(usd_per_hour), **where)
 

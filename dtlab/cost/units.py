@@ -23,13 +23,17 @@ def gib(num_bytes: float) -> str:
 
 
 def describe_bytes(num_bytes: float) -> str:
-    """Both units side by side; small amounts as MB and MiB.
+    """Both units side by side; small amounts as MB and MiB, or kB and KiB.
 
     >>> describe_bytes(24e9)
     '24.0 GB = 22.4 GiB'
     >>> describe_bytes(1_500_000)
     '1.5 MB = 1.4 MiB'
+    >>> describe_bytes(2048)
+    '2.0 kB = 2.0 KiB'
     """
     if abs(num_bytes) >= GB / 10:
         return f"{gb(num_bytes)} = {gib(num_bytes)}"
+    if 0 < abs(num_bytes) < 50_000:  # "0.0 MB" would look like nothing
+        return f"{num_bytes / 1e3:.1f} kB = {num_bytes / 2**10:.1f} KiB"
     return f"{num_bytes / 1e6:.1f} MB = {num_bytes / 2**20:.1f} MiB"

@@ -51,6 +51,8 @@ def count_module(
     >>> counted.sample_flops == 6 * (8 * 16 + 16)
     True
     """
+    if not callable(module):
+        raise UserError(f"module = {module!r}: give a torch module, or a function that makes one")
     arguments = [*inputs, *keywords.values()]
     if (
         not arguments

@@ -1,10 +1,17 @@
 """A bill is the price of whole machines, per second, with the minimum that the cloud has."""
 
+from collections.abc import Callable
+from math import nan
+from typing import Any
+
 import pytest
 
 from dtlab.cost.billing import compare_spot, cost, gpus_to_instances
-from dtlab.cost.catalogue import Instance
-from dtlab.cost.prices import Price
+from dtlab.cost.catalogue import Instance, check_region
+from dtlab.cost.memory import state_bytes_per_rank
+from dtlab.cost.parameters import with_embedding
+from dtlab.cost.prices import Price, SpotRange
+from dtlab.cost.units import describe_bytes
 from dtlab.errors import UserError
 
 
@@ -141,3 +148,27 @@ def test_a_grid_of_dozens_of_trials_for_800_dollars_has_trials_of_about_an_hour(
     an_hour = cost("ml.p4d.24xlarge", 3600).usd
     few, many = (800 / trials / an_hour for trials in (24, 60))
     assert 0.4 < many < few < 1.5  # to choose a rate for runs of twelve hours
+
+
+@pytest.mark.parametrize(
+    ("ask", "named"),
+    [
+        (lambda: compare_spot("1", 1, 1), "on_demand_usd_per_hour='1'"),
+        (lambda: compare_spot(1, 1, True), "hours=True"),
+        (lambda: SpotRange.of_zones([0.1, "x"]), "usd_per_hour='x'"),
+        (lambda: SpotRange.of_zones([0.1, None]), "usd_per_hour=None"),
+        (lambda: check_region(None), "region=None"),
+        (lambda: with_embedding("1000", 100, 8, tied=True), "body = '1000'"),
+        (lambda: with_embedding(1000, 100.5, 8, tied=True), r"vocab = 100\.5"),
+        (lambda: state_bytes_per_rank(nan, 8), "model=nan"),
+    ],
+)
+def test_what_is_no_figure_is_refused_by_name(ask: Callable[[], Any], named: str) -> None:
+    with pytest.raises(UserError, match=f"^{named}"):
+        ask()
+
+
+def test_few_bytes_are_not_shown_as_none() -> None:
+    assert describe_bytes(999) == "1.0 kB = 1.0 KiB"
+    assert describe_bytes(60_000) == "0.1 MB = 0.1 MiB"
+    assert describe_bytes(0) == "0.0 MB = 0.0 MiB"

@@ -111,3 +111,8 @@ def test_flops_of_a_counted_gpt_are_those_of_the_formula_and_give_a_step_time() 
     found = step_time(counted, Strategy(dp_replicate=8, micro_batch=8), "ml.g5.48xlarge")
     assert found.compute > 0
     assert found.error.startswith("estimate: FLOPs as counted")
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(UserError, match=r"^module = 'BERT-large': give a torch module"):
+        count_module("BERT-large", torch.zeros(1, 2))
