@@ -38,6 +38,20 @@ def test_rank_started_twice_stops_all_processes_and_is_named(tmp_path, ranks, si
         assert not re.search(r"\b_\w+Error", process.err), "a private name in what the user reads"
 
 
+def all_rank_0():
+    os.environ["RANK"] = "0"
+    with dtlab.world(timeout=3) as w:
+        return w.rank
+
+
+def test_ranks_that_are_the_same_one_are_told_alike_whoever_came_first():
+    for _ in range(5):
+        with pytest.raises(dtlab.RankError) as caught:
+            dtlab.launch(all_rank_0, 2, timeout=30, echo=False)
+        assert str(caught.value).startswith("rank 0 of 2 failed: UserError: rank 0 was started twice")
+        assert "rank 1 failed in the same way" in str(caught.value)
+
+
 def test_rank_beyond_world_size_is_refused_and_the_other_stops(tmp_path):
     script = write(tmp_path, JOIN)
     port = free_port()
