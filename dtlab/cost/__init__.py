@@ -4,6 +4,8 @@
 - `catalogue`: instances and storage, every price with unit, region, date, source and kind.
 - `price_file`, `price_refresh`: prices of your own, and those of AWS's price list (lesson 14).
 - `billing`: price x time with per-second billing; whole instances; spot beside on-demand.
+- `prices`: one figure with all that must be said of it; a card and its machine; spot prices over zones.
+- `pipeline`: the bubble, micro-batches in flight, parameters of a stage (lesson 08).
 - `parameters`, `presets`, `memory`: parameter counts by formula and the bytes that training needs.
 - `strategy`, `builders`: how a model is trained on many ranks; presets from a shape of your own (lesson 09).
 - `rank_memory`: peak bytes of every rank of a strategy, from `stages`, `layer_bytes` and the habits of a

@@ -50,7 +50,7 @@ def meet(store: Any, m: Membership, timeout: float) -> tuple[list[dict[str, Any]
     generation = _generations[m.job] = _generations.get(m.job, 0) + 1
     try:
         return _meet(store, m, generation, timeout), f"world/{generation}"
-    except _DoubledError as error:
+    except DoubledRankError as error:
         _part(store, m, generation, error)
         raise UserError(str(error)) from None  # alike on both, so that either run names the same rank
     except UserError as error:
