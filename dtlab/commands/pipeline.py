@@ -88,6 +88,8 @@ def read_pipeline(file: Path) -> Pipeline:
 
 def finished_text(found: Finished) -> str:
     """How it ended, as aligned lines."""
+    from dtlab.diagnose.record_checks import way_on
+
     body = found.to_dict()
     rows: list[tuple[str, str]] = []
     if body["auc"] is not None:
@@ -99,7 +101,7 @@ def finished_text(found: Finished) -> str:
     skipped = len(found.steps) - len(done)
     rows.append(("steps", f"{skipped} skipped, " + (", ".join(map(_took, done)) or "none run")))
     if found.stopped_by is not None:
-        rows.append(("stopped by", f"{found.stopped_by}; go on with the same command"))
+        rows.append(("stopped by", f"{found.stopped_by}; go on with {way_on(found.stopped_by)}"))
     rows += [("refused", line) for line in found.missed]
     if found.archive is not None:
         rows.append(("archive", f"{found.archive}, {found.archive.stat().st_size / 1e6:.2f} MB"))

@@ -192,6 +192,8 @@ def _cache(outcome: dict) -> list[tuple[str, str]]:
 
 
 def _stopped(outcome: dict, seen: str) -> str:
+    from dtlab.diagnose.record_checks import way_on
+
     saved = outcome["checkpoint"]
     lines = [
         ("stopped by", outcome["stopped_by"]),
@@ -199,7 +201,7 @@ def _stopped(outcome: dict, seen: str) -> str:
         ("samples", f"{outcome['samples']:,}"),
         ("seconds", f"{outcome['seconds']:.1f}"),
         ("would cost", outcome["bill"]),
-        ("go on with", "the same command and --resume" if saved is not None else "a new run"),
+        ("go on with", f"{way_on(outcome['stopped_by'])} and --resume" if saved is not None else "a new run"),
         ("run", outcome["run"] or "not recorded"),
     ]
     return "\n".join(f"{name:<14} {value}" for name, value in lines)

@@ -5,13 +5,26 @@ Each check takes the record and answers with lines; a record without the figures
 
 from __future__ import annotations
 
+import re
+
 from dtlab.cost import billing
 from dtlab.diagnose.checks import FAIL, OK, WARN, Line
 from dtlab.diagnose.record_file import Event, RunRecord
 from dtlab.diagnose.sample_coverage import coverage_line
 from dtlab.errors import UserError
 
-__all__ = ["attempts", "ending", "epochs", "losses", "notes", "origin", "price", "samples", "skipped"]
+__all__ = [
+    "attempts",
+    "ending",
+    "epochs",
+    "losses",
+    "notes",
+    "origin",
+    "price",
+    "samples",
+    "skipped",
+    "way_on",
+]
 
 _EXPECTED = ("epoch ", "resumed from", "going on in")  # lines that every run of their kind has
 _CHANGED = "the run goes on with"
@@ -43,9 +56,21 @@ def ending(record: RunRecord) -> list[Line]:
     if stopped is None:
         return [Line(OK, "end", f"finished{took}")]
     saved = end.number("checkpoint")
-    fix = "a new run: nothing was saved" if saved is None else "go on with the same command and --resume"
+    fix = "a new run: nothing was saved" if saved is None else f"go on with {way_on(stopped)} and --resume"
     where = "no checkpoint" if saved is None else f"complete checkpoint at step {saved:.0f}"
     return [Line(WARN, "end", f"stopped{took} by {stopped}; {where}", fix)]
+
+
+def way_on(stopped_by: str) -> str:
+    """What a run that was stopped goes on with: the same command, or a larger budget where that is used up.
+
+    >>> way_on("SIGTERM")
+    'the same command'
+    >>> way_on("budget: 31 s of stopping.max_seconds = 30 used")
+    'a larger stopping.max_seconds'
+    """
+    limit = re.search(r"^budget: .*(stopping\.max_\w+)", stopped_by)
+    return "the same command" if limit is None else f"a larger {limit[1]}"
 
 
 def origin(record: RunRecord) -> list[Line]:

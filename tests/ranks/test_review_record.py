@@ -76,6 +76,11 @@ def test_run_that_did_not_end_is_told_from_one_that_was_stopped_or_failed(events
     assert "--resume" in killed.fix
     stopped = reviewed([*events[:-1], {**end, "stopped_by": "SIGTERM", "checkpoint": 12}])["end"]
     assert (stopped.status, "complete checkpoint at step 12" in stopped.value) == (WARN, True)
+    assert stopped.fix == "go on with the same command and --resume"
+    spent = {**end, "stopped_by": "budget: 31 s of stopping.max_seconds = 30 used", "checkpoint": 12}
+    assert (
+        reviewed([*events[:-1], spent])["end"].fix == "go on with a larger stopping.max_seconds and --resume"
+    )
     lost = reviewed([*events[:-1], {**end, "stopped_by": "SIGTERM", "checkpoint": None}])["end"]
     assert "nothing was saved" in lost.fix
     failed = {"event": "failed", "seconds": 1.0, "error": "DesyncError: step 5: the replicas differ"}

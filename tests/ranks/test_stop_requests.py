@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dtlab.cli import main
+
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = [
     "--data.name",
@@ -130,3 +132,11 @@ def test_killed_run_names_its_last_checkpoint_and_resume_says_when_there_is_none
 def _ranks(children: list[psutil.Process]) -> set[int]:
     """Ranks lead a process group of their own."""
     return {child.pid for child in children if os.getpgid(child.pid) == child.pid}
+
+
+def test_a_run_that_its_budget_ended_is_not_told_to_go_on_with_the_same_command(tmp_path, capsys):
+    folder = tmp_path / "run"
+    words = ["train", "--data.name", "clicks", "--data.rows", "2000", "--data.root", str(tmp_path / "data")]
+    words += ["--stopping.max-seconds", "0.01", "--optim.global-batch", "100", "--run.folder", str(folder)]
+    assert main([*words, "--nproc", "1"]) == 0
+    assert "go on with     a larger stopping.max_seconds and --resume\n" in capsys.readouterr().out
