@@ -3,7 +3,8 @@
 import pytest
 
 from benchmarks.accuracy_collectives import DATA, collective_scores, read_rows
-from benchmarks.accuracy_time import nanotron_runs, run_errors, shape
+from benchmarks.accuracy_time import nanotron_runs, run_errors
+from benchmarks.shapes import shape_of
 from dtlab.cost.builders import recommender, transformer
 from dtlab.cost.calibration import calibration, gpu
 from dtlab.cost.catalogue import instances
@@ -15,6 +16,7 @@ from dtlab.cost.strategy import Strategy
 from dtlab.cost.work import flops_per_sample, work_of
 from dtlab.errors import UserError
 
+NANOTRON_1B = shape_of({"model": "1B"}, "nanotron")
 CLUSTER = machine("HF H100 cluster")
 
 
@@ -26,7 +28,7 @@ def test_published_runs_without_a_pipeline_are_met_within_10_percent_on_average(
 
 def test_the_error_that_predictions_print_is_the_one_that_was_measured() -> None:
     errors = run_errors(nanotron_runs(read_rows(DATA / "h100-nanotron-runs.csv")))
-    stated = step_time(shape("1B"), Strategy(dp_replicate=16), CLUSTER).error
+    stated = step_time(NANOTRON_1B, Strategy(dp_replicate=16), CLUSTER).error
     assert stated.startswith(f"{sum(map(abs, errors)) / len(errors):.0%}".replace("%", " %"))
     assert "128 runs" in stated
 
@@ -49,7 +51,7 @@ def test_one_billion_parameters_from_16_to_256_cards_at_a_fixed_batch(ranks: int
         dp_replicate=ranks, micro_batch=micro_batch, num_micro_batches=256 // ranks // micro_batch,
         fp32_gradients=True,
     )  # fmt: skip
-    found = step_time(shape("1B"), strategy, CLUSTER)
+    found = step_time(NANOTRON_1B, strategy, CLUSTER)
     assert found.samples == 256
     assert found.samples_per_second * 4096 / ranks == pytest.approx(measured, rel=0.11)
 
@@ -113,8 +115,8 @@ def test_full_recomputation_adds_a_third_of_the_compute() -> None:
 
 
 def test_small_shards_wait_for_their_kernels() -> None:
-    small = step_time(shape("1B"), Strategy(tp=8, micro_batch=1), CLUSTER)
-    large = step_time(shape("1B"), Strategy(tp=8, micro_batch=16), CLUSTER)
+    small = step_time(NANOTRON_1B, Strategy(tp=8, micro_batch=1), CLUSTER)
+    large = step_time(NANOTRON_1B, Strategy(tp=8, micro_batch=16), CLUSTER)
     assert small.launch > small.compute
     assert large.launch == 0.0
     assert small.compute + small.launch == pytest.approx(16 * 4.1e-3)  # layers x launch time of one
@@ -192,8 +194,8 @@ def test_published_resnet_and_bert_on_one_card_are_met() -> None:
 
 def test_efficiency_falls_with_ranks_at_a_fixed_batch_and_less_when_the_batch_grows() -> None:
     strategy = Strategy(micro_batch=4, num_micro_batches=16, fp32_gradients=True)
-    strong = step_scaling(shape("1B"), strategy, CLUSTER, (8, 16, 32, 64))
-    weak = step_scaling(shape("1B"), strategy, CLUSTER, (8, 16, 32, 64), keeps="batch of a rank")
+    strong = step_scaling(NANOTRON_1B, strategy, CLUSTER, (8, 16, 32, 64))
+    weak = step_scaling(NANOTRON_1B, strategy, CLUSTER, (8, 16, 32, 64), keeps="batch of a rank")
     for points in (strong, weak):
         efficiencies = [point.efficiency for point in points]
         assert efficiencies[0] == 1.0
@@ -205,6 +207,6 @@ def test_efficiency_falls_with_ranks_at_a_fixed_batch_and_less_when_the_batch_gr
 
 def test_ranks_that_do_not_divide_the_batch_are_refused() -> None:
     with pytest.raises(UserError, match="do not divide the global batch of 64"):
-        step_scaling(shape("1B"), Strategy(micro_batch=64), CLUSTER, (8, 24))
+        step_scaling(NANOTRON_1B, Strategy(micro_batch=64), CLUSTER, (8, 24))
     with pytest.raises(UserError, match=r"multiple of tp \* pp = 4"):
-        step_scaling(shape("1B"), Strategy(tp=4), CLUSTER, (6,))
+        step_scaling(NANOTRON_1B, Strategy(tp=4), CLUSTER, (6,))
