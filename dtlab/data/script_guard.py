@@ -1,12 +1,14 @@
-"""A script that loader workers would run again, found before they start (lesson 11).
+"""What keeps loader workers from starting, found before they start (lesson 11): a script, no shared locks.
 
 A worker that is spawned, or started by a fork server, imports the script that is running as its main module.
 Without ``if __name__ == "__main__":`` it does everything again, and torch then fails in a worker's own words.
+Workers also share locks, which on Linux lie in /dev/shm.
 """
 
 from __future__ import annotations
 
 import ast
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -14,7 +16,25 @@ from types import FrameType, ModuleType
 
 from dtlab.errors import UserError
 
-__all__ = ["refuse_unguarded_script"]
+__all__ = ["refuse_unguarded_script", "refuse_without_locks"]
+
+
+def refuse_without_locks(num_workers: int) -> None:
+    """Do nothing where processes can share a lock, as loader workers do.
+
+    Raises:
+        UserError: the system gives none: on Linux, when /dev/shm cannot be written.
+    """
+    if not num_workers:
+        return
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except OSError as error:
+        where = "/dev/shm, which must be writable" if sys.platform == "linux" else "the system's semaphores"
+        raise UserError(
+            f"num_workers = {num_workers}: workers share locks through {where} ({error.strerror}). "
+            "Fix: mount a tmpfs there, or use num_workers = 0"
+        ) from None
 
 
 def refuse_unguarded_script(num_workers: int, method: str) -> None:

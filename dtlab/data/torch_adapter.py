@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, defa
 
 from dtlab.data.draws import drawing_from
 from dtlab.data.sampler import GlobalBatchSampler
-from dtlab.data.script_guard import refuse_unguarded_script
+from dtlab.data.script_guard import refuse_unguarded_script, refuse_without_locks
 from dtlab.data.stream import BlockStream
 from dtlab.data.worker_death import in_start_order, naming_dead_workers, wrap_handler
 from dtlab.data.worker_signals import EndedByRankOnly, signals_held
@@ -167,6 +167,7 @@ class SampledDataLoader:
             raise UserError("this loader was closed; make a new one")
         context = self._loader.multiprocessing_context or multiprocessing
         refuse_unguarded_script(self._loader.num_workers, context.get_start_method())
+        refuse_without_locks(self._loader.num_workers)
         return self._batches(self._loader, self.sampler.begin())
 
     def _batches(self, loader: "DataLoader[Any]", walk: int) -> Iterator[Any]:

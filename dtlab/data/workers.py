@@ -163,7 +163,7 @@ def recommend_workers(
     room = shm_free() if shm_bytes is None else shm_bytes
     # Of each worker: what it makes ahead, and one on its way. Half of the room is left to others.
     per_worker = 2 * ranks_per_host * (prefetch_factor + 1) * batch_bytes
-    fits = room // per_worker if per_worker else spare
+    fits = room // per_worker if per_worker else spare if room else 0
 
     most = min(spare, fits)
     if most < 1:
@@ -238,9 +238,13 @@ def usable_cores() -> int:
 
 
 def shm_free() -> int:
-    """Free bytes for batches on their way from workers; no limit is known where there is no /dev/shm."""
+    """Free bytes for batches on their way from workers, none where it cannot be written.
+
+    No limit is known where there is no /dev/shm.
+    """
     try:
-        return shutil.disk_usage(SHM).free
+        free = shutil.disk_usage(SHM).free
+        return free if os.access(SHM, os.W_OK) else 0
     except OSError:
         return sys.maxsize
 

@@ -151,6 +151,9 @@ def shared_memory(path: str = "/dev/shm") -> list[Line]:
     if not Path(path).is_dir():
         status = WARN if sys.platform == "linux" else OK
         return [Line(status, path, "not there", "mount a tmpfs there" if status == WARN else "")]
+    if not os.access(path, os.W_OK):
+        fix = "loader workers need it: mount a tmpfs there, or use none (num_workers=0); ranks do without"
+        return [Line(WARN, path, "cannot be written", fix)]
     free = shutil.disk_usage(path).free
     if free < 256 * 2**20:
         fix = "start the container with --shm-size=1g or --ipc=host, or use no loader workers"
