@@ -26,7 +26,7 @@ __all__ = ["export"]
 
 FILES = (
     ".gitignore", "CHANGELOG.md", "LICENSE", "Makefile", "README.md", "data/README.md", "environment.yml",
-    "pyproject.toml", "requirements.lock",
+    "notebooks/pytest.ini", "pyproject.toml", "requirements.lock",
 )  # fmt: skip
 FOLDERS = ("benchmarks", "docs", "dtlab", "examples", "tools")
 LEFT_OUT = ("docs/coverage.md", "dtlab/course/mutants.py")

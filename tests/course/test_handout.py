@@ -133,6 +133,36 @@ def test_notebooks_run_in_the_copy(handout):
     assert "learner   14_cost_and_budgets.ipynb" in done.stdout
 
 
+def test_plain_nbval_runs_a_notebook_of_the_copy_from_another_folder(handout, tmp_path):
+    pytest.importorskip("nbval")
+    environment = {
+        **os.environ, "PYTHONPATH": str(handout), "DTLAB_PROGRESS": str(tmp_path / "progress.json"),
+    }  # fmt: skip
+    environment.pop("PYTEST_XDIST_WORKER", None)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "--nbval-lax",
+            "-p",
+            "no:cacheprovider",
+            "-n",
+            "2",
+            "--dist",
+            "loadfile",
+        ]
+        + [str(handout / "notebooks" / f"{name}.ipynb") for name in ("00_start_here", "14_cost_and_budgets")],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
 def test_what_needs_the_sources_says_so_in_the_copy(handout, tmp_path):
     root = handout / "notebooks"
     for wanted in (
