@@ -32,7 +32,8 @@ class HandDDP(nn.Module):
     """``module`` with gradients that are the mean over the ranks of ``group`` after each backward.
 
     ``bucket_mb``: most MB (1e6 bytes) in one all-reduce, None for all in one. ``find_unused``: parameters
-    that this backward did not reach count as zero; one that no rank used keeps its gradient as it was.
+    that this backward did not reach count as zero; one that no rank used, in this or an accumulating
+    micro-batch, keeps its gradient as it was.
 
     ``UserError`` when the ranks hold different models; and, at the end of the backward, naming parameters
     without a gradient when ``find_unused`` is off. As with torch's DDP, run the forward of an accumulating
@@ -70,6 +71,7 @@ class HandDDP(nn.Module):
         self._is_accumulating = False  # inside no_sync()
         self._is_due = False  # whether the backward of the last forward synchronises
         self._is_running = False  # whether that backward has begun
+        self._accumulated: set[nn.Parameter] = set()  # reached by backwards that did not synchronise
         for parameter in self._bucket_of:
             parameter.register_post_accumulate_grad_hook(self._arrived)
 
@@ -103,6 +105,7 @@ class HandDDP(nn.Module):
     def _arrived(self, parameter: nn.Parameter) -> None:
         """Called by autograd when ``parameter.grad`` is complete for this backward."""
         if not self._is_due:
+            self._accumulated.add(parameter)
             return
         if not self._is_running:
             self._is_running = True
@@ -129,10 +132,11 @@ class HandDDP(nn.Module):
             for bucket in self._buckets:
                 bucket.missing = set()
             self._start_complete_buckets()
-            unused_everywhere = self._nobody_used(set(missing))
+            unused_everywhere = self._nobody_used(set(missing) - self._accumulated)
         started = time.perf_counter()
         for bucket in self._buckets:
             bucket.finish(unused_everywhere)
+        self._accumulated.clear()
         self.communication_seconds += time.perf_counter() - started
         self._prepare()
 

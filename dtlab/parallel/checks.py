@@ -62,7 +62,7 @@ def explain_unused(names: list[str], *, find_unused: bool) -> str:
 def unused_message(names: Iterable[str]) -> str:
     """The error for a backward that left parameters without a gradient."""
     return (
-        f"no gradient reached {', '.join(names)} in this backward, so gradients were not averaged ; "
+        f"no gradient reached {', '.join(names)} in this backward, so gradients were not averaged; "
         f"use these parameters in every step, freeze them (requires_grad=False), or pass find_unused=True"
     )
 

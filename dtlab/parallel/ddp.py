@@ -190,6 +190,7 @@ class TorchDDP(DistributedDataParallel):
         )
         self._is_watching = not find_unused
         self._waits_for_gradients = False
+        self._before: dict[str, tuple[int, int]] = {}
         self._watched = {name: p for name, p in module.named_parameters() if p.requires_grad}
         if self._is_watching:
             handle = register_optimizer_step_pre_hook(_watcher(weakref.ref(self)))
@@ -203,6 +204,11 @@ class TorchDDP(DistributedDataParallel):
                 raise
             raise UserError(unused_message(self._names_in(str(error)))) from error
         self._waits_for_gradients = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if self._is_watching and self._waits_for_gradients:
+            # Micro-batches before this one, or zeros: a gradient that is there and stays as it is.
+            shared = ((n, p) for n, p in self._watched.items() if n not in self.parameters_to_ignore)
+            places = ((name, _place(parameter)) for name, parameter in shared)
+            self._before = {name: place for name, place in places if place is not None}
         return output
 
     def check_gradients(self, optimizer: Optimizer) -> None:
@@ -212,7 +218,11 @@ class TorchDDP(DistributedDataParallel):
         own = set(self._watched.values())
         if not any(parameter in own for group in optimizer.param_groups for parameter in group["params"]):
             return
-        missing = [name for name, parameter in self._watched.items() if parameter.grad is None]
+        missing = [
+            name
+            for name, parameter in self._watched.items()
+            if parameter.grad is None or (name in self._before and self._before[name] == _place(parameter))
+        ]
         if len(missing) == len(self._watched):
             return  # no backward yet: not this check's business
         self._waits_for_gradients = False
@@ -223,6 +233,14 @@ class TorchDDP(DistributedDataParallel):
         found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", message)
         names = list(self._watched)
         return [names[int(index)] for index in found[1].split()] if found else ["some parameters"]
+
+
+def _place(parameter: nn.Parameter) -> tuple[int, int] | None:
+    """Address and version of a dense gradient: a synchronised backward that reaches it changes one."""
+    gradient = parameter.grad
+    if gradient is None or gradient.layout is not torch.strided:
+        return None
+    return gradient.data_ptr(), gradient._version
 
 
 def _watcher(reference: "weakref.ref[TorchDDP]") -> Any:
