@@ -4,6 +4,7 @@ Gathered results come in rank order and, from a padded sampler, with extra entri
 on the number of processes. Here the ids decide.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -46,15 +47,15 @@ def gather_by_id(
         columns: [B, ...] each, results for those ids.
 
     Raises:
-        UserError: on the ranks that get the result: a sample is there twice or missing.
+        UserError: on the ranks that get the result: a sample is there twice or missing. On every rank: the
+            columns have other names or row shapes on another rank, or other lengths than the ids.
 
     >>> both = gather_by_id(torch.tensor([2, 0, 1]), score=torch.tensor([0.2, 0.0, 0.1]))
     >>> both.ids.tolist(), both["score"].tolist() == torch.tensor([0.0, 0.1, 0.2]).tolist()
     ([0, 1, 2], True)
     """
-    for name, column in columns.items():
-        if len(column) != len(ids):
-            raise UserError(f"{name} has {len(column)} rows for {len(ids)} ids; give one row per id")
+    _check(ids, columns, group)
+    ids = ids if len(ids) else ids.long()  # torch.zeros(0) would make everybody's ids floats
     joined: dict[str, Tensor] = {}
     for name, column in {"ids": ids, **columns}.items():
         parts = agreement.gather(column, dst=dst, group=group)
@@ -75,3 +76,25 @@ def gather_by_id(
     if num_samples is not None and len(ordered) != num_samples:
         raise UserError(f"{len(ordered)} samples were evaluated, {num_samples} expected; use tail='keep'")
     return ById(ordered, joined)
+
+
+def _check(ids: Tensor, columns: Mapping[str, Tensor], group: dist.ProcessGroup | None) -> None:
+    """Refuse, on all ranks alike, what could not be put together or would land under another name."""
+    fault = ""
+    if ids.dim() != 1 or (ids.is_floating_point() and len(ids)):
+        fault = f"ids are {list(ids.shape)} {ids.dtype}; give one whole number per sample"
+    for name, column in columns.items():
+        if len(column) != len(ids):
+            fault = f"{name} has {len(column)} rows for {len(ids)} ids; give one row per id"
+    shapes = {name: list(column.shape[1:]) for name, column in columns.items()}
+    told = agreement.gather((fault, len(ids), shapes), dst=None, group=group) or []
+    for rank, (theirs, _, _) in enumerate(told):
+        if theirs:
+            raise UserError(theirs if len(told) == 1 else f"rank {rank}: {theirs}")
+    names = {rank: list(shapes) for rank, (_, _, shapes) in enumerate(told)}
+    if len(set(map(tuple, names.values()))) > 1:
+        raise UserError(f"the ranks gather different columns: {names}; give the same, in one order")
+    for name in columns:
+        rows = {rank: shapes[name] for rank, (_, length, shapes) in enumerate(told) if length}
+        if len(set(map(tuple, rows.values()))) > 1:
+            raise UserError(f"the rows of {name} have different shapes on the ranks: {rows}; give one shape")

@@ -74,6 +74,32 @@ def test_a_padded_sampler_is_caught_when_its_results_are_gathered():
         assert message.startswith("2 of 10 samples were evaluated more than once, first id 0")
 
 
+def gather_what_does_not_fit():
+    with dtlab.world() as w:
+        ids, one = torch.tensor([w.rank]), torch.zeros(1)
+        found = {
+            "names": refusal(lambda: gather_by_id(ids, **{"ab"[w.rank]: one})),
+            "shape": refusal(lambda: gather_by_id(ids, score=torch.zeros(1, 2 + w.rank))),
+            "length": refusal(lambda: gather_by_id(ids, score=torch.zeros(1 + w.rank))),
+            "ids": refusal(lambda: gather_by_id(ids.double())),
+        }
+        # A rank without samples may bring empty tensors of any kind.
+        mine = ids if w.rank else torch.zeros(0)
+        got = gather_by_id(mine, dst=None, score=torch.ones(1, 2) if w.rank else torch.zeros(0, 2))
+        return found, got.ids.dtype, got["score"].tolist()
+
+
+def test_results_that_cannot_be_put_together_are_refused_on_every_rank_by_name():
+    for found, dtype, score in launch(gather_what_does_not_fit, 2):
+        assert found == {
+            "names": "the ranks gather different columns: {0: ['a'], 1: ['b']}; give the same, in one order",
+            "shape": "the rows of score have different shapes on the ranks: {0: [2], 1: [3]}; give one shape",
+            "length": "rank 1: score has 2 rows for 1 ids; give one row per id",
+            "ids": "rank 0: ids are [1] torch.float64; give one whole number per sample",
+        }
+        assert (dtype, score) == (torch.int64, [[1.0, 1.0]])
+
+
 def disagree():
     too_early = GlobalBatchSampler(8, 4)
     with dtlab.world() as w:
