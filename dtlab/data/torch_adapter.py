@@ -60,8 +60,14 @@ class TorchBatchSampler(Sampler[list[int]]):
                 DtlabWarning,
                 stacklevel=2,
             )
-        self._epoch_was_set = False
-        return (indices.tolist() for indices in iter(self.sampler))
+            self._epoch_was_set = True  # said once an epoch
+        return self._lists(iter(self.sampler))
+
+    def _lists(self, batches: Iterator[Any]) -> Iterator[list[int]]:
+        for indices in batches:
+            # Only now: a DataLoader with workers makes two iterators of its first epoch and drops one.
+            self._epoch_was_set = False
+            yield indices.tolist()
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -97,9 +103,10 @@ def data_loader(
         arguments: of the ``DataLoader``: num_workers, prefetch_factor, persistent_workers, pin_memory, ...
 
     Raises:
-        UserError: an argument that the sampler decides (batch_size, shuffle, sampler, batch_sampler,
-            drop_last), persistent workers over a stream, or a sampler over another number of samples. When
-            iterated: workers would run the script again (``script_guard.py``).
+        UserError: a data set without ``dataset[i]``, an argument that the sampler decides (batch_size,
+            shuffle, sampler, batch_sampler, drop_last), persistent workers over a stream, or a sampler over
+            another number of samples. When iterated: workers would run the script again
+            (``script_guard.py``).
 
     >>> loader = data_loader(torch.arange(5), GlobalBatchSampler(5, 2, shuffle=False))
     >>> [batch.tolist() for batch in loader]
@@ -122,6 +129,12 @@ def data_loader(
         return SampledDataLoader(DataLoader(_Share(dataset), batch_size=None, **arguments), dataset.sampler)
     if sampler is None:
         raise UserError("sampler is missing; give a GlobalBatchSampler over the data set")
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        raise UserError(
+            f"dataset = a {type(dataset).__name__}: it has no dataset[i], so no order and no place to resume "
+            "at; give a map-style data set or a BlockStream, or keep your loader and resume it by "
+            "fast_forward (dtlab.data.foreign)"
+        )
     rows = len(dataset) if hasattr(dataset, "__len__") else sampler.num_samples
     if rows != sampler.num_samples:
         raise UserError(f"the sampler is over {sampler.num_samples} samples, the data set has {rows}")

@@ -40,7 +40,7 @@ from dtlab.train.schedule import Schedule
 from dtlab.train.settle import settle_buckets
 from dtlab.train.step import FullStep
 from dtlab.train.step_errors import torch_errors_named
-from dtlab.train.steps import Watcher, global_steps
+from dtlab.train.steps import Watcher, global_steps, require_steps
 from dtlab.train.tally import EpochResult, Tally
 
 __all__ = ["EpochResult", "Trainer", "Watcher", "global_steps"]
@@ -239,11 +239,7 @@ class Trainer:
         """
         if max_steps is not None:
             require_whole("max_steps", max_steps, 0, "steps (or None for the whole epoch)")
-        if not hasattr(getattr(loader, "sampler", None), "steps_left"):
-            raise UserError(
-                f"loader = a {type(loader).__name__}: give a dtlab.Loader, or data_loader(dataset, sampler) "
-                "for a torch data set; another loader's batches go to trainer.step(batch, rows)"
-            )
+        require_steps(loader)
         epoch = loader.sampler.epoch
         total = loader.sampler.steps_left if max_steps is None else min(loader.sampler.steps_left, max_steps)
         meter, tally = Meter(self.clock, loader), self.tally

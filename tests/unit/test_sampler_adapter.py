@@ -13,6 +13,7 @@ from dtlab.data.foreign import fast_forward, in_step
 from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.data.torch_adapter import TorchBatchSampler, data_loader
 from dtlab.errors import DtlabWarning, UserError
+from dtlab.train.steps import global_steps
 
 
 class Noisy(Dataset):
@@ -35,6 +36,19 @@ def test_a_loop_without_set_epoch_warns_in_the_second_epoch_and_moves_on():
     with pytest.warns(DtlabWarning, match="set_epoch"):
         second = torch.cat(list(loader))
     assert first.tolist() != second.tolist()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_worker_processes_bring_no_warning_where_set_epoch_was_called(persistent):
+    sampler = TorchBatchSampler(GlobalBatchSampler(22, 4))
+    loader = DataLoader(torch.arange(22), batch_sampler=sampler, num_workers=1, persistent_workers=persistent)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for epoch in range(3):
+            sampler.set_epoch(epoch)
+            assert torch.cat(list(loader)).unique().tolist() == list(range(22))
+    with pytest.warns(DtlabWarning, match="set_epoch was not called"):
+        list(loader)
 
 
 def test_a_loop_with_set_epoch_does_not_warn_and_follows_the_sampler():
@@ -150,6 +164,25 @@ def test_a_loader_whose_place_is_unknown_is_an_error_and_not_a_warning():
         fast_forward(iter([0, 1, 2]), 1)
     with pytest.raises(UserError, match="ended after 5 batches"):
         fast_forward([0, 1, 2, 3, 4], 6)
+
+
+class Numbers(IterableDataset):
+    def __iter__(self):
+        return iter(range(20))
+
+    def __len__(self):
+        return 20
+
+
+@pytest.mark.parametrize("dataset", [Numbers(), (number for number in range(20))])
+def test_data_without_an_index_are_refused_before_the_first_batch(dataset):
+    with pytest.raises(UserError, match=r"^dataset = a (Numbers|generator): .*BlockStream.*fast_forward"):
+        data_loader(dataset, GlobalBatchSampler(20, 4))
+
+
+def test_steps_of_a_loader_that_does_not_know_the_global_batch_are_refused():
+    with pytest.raises(UserError, match=r"^loader = a DataLoader: give a dtlab.Loader"):
+        next(global_steps(DataLoader(torch.arange(4))))
 
 
 def test_skipping_leaves_all_generators_alone():
