@@ -15,7 +15,7 @@ from typing import Any
 from dtlab.ranks import recorder
 from dtlab.ranks.explain import unlike_sizes
 from dtlab.ranks.late import LateRankError
-from dtlab.ranks.rank_state import RankState
+from dtlab.ranks.rank_state import UNRECORDED, RankState
 
 _LEFT, _FAILED = b"left", b"failed"
 # Seconds until the first question, from there to the second, and between later ones. Ranks usually leave
@@ -44,6 +44,7 @@ def wait_for_all(store: Any, prefix: str, rank: int, size: int, timeout: float) 
     begin = time.monotonic()
     first, second, later = _QUESTIONS
     question, until_next, pause = begin + first, second, 0.0005
+    alone: RankState | None = None  # the last rank here, in a message, when it was asked before
     while not store.check(keys):
         now = time.monotonic()
         asking = recorder.current()
@@ -51,6 +52,7 @@ def wait_for_all(store: Any, prefix: str, rank: int, size: int, timeout: float) 
             states = asking.ask()
             here = [state for state in states if state is not None and not store.check([keys[state.rank]])]
             _look_for_waiting(states[rank], here, states)
+            alone = _look_for_message(states[rank], here, states, alone)
             question, until_next = now + until_next, later
         if now - begin > timeout:
             absent = [other for other, key in enumerate(keys) if not store.check([key])]
@@ -89,3 +91,25 @@ def _look_for_waiting(
                 (own.rank,),
                 states,
             )
+
+
+def _look_for_message(
+    own: RankState | None,
+    here: Sequence[RankState],
+    states: list[RankState | None],
+    before: RankState | None,
+) -> RankState | None:
+    """The last rank that has not left, if it is in ``send`` or ``recv``: nobody can answer it any more.
+
+    Asked twice, as what was sent may still be on its way. These have no number, so the stack must do.
+    """
+    last = here[0] if len(here) == 1 and here[0].operation in UNRECORDED and here[0].waits else None
+    if own is None or last is None or before is None or last.stack != before.stack:
+        return last
+    raise LateRankError(
+        f"rank {own.rank} of {len(states)} has left after {own.what()}, as all others, but rank {last.rank} "
+        f"waits in {last.what()}, at {last.where()}. Fix: every send needs its recv on the other rank",
+        own.rank,
+        (own.rank,),
+        states,
+    )

@@ -3,8 +3,10 @@
 import os
 import re
 import sys
+import time
 
 import pytest
+import torch
 from world_scripts import by_hand, free_port, run_ranks, write
 
 import dtlab
@@ -156,6 +158,31 @@ def test_rank_that_ends_without_joining_is_named_to_those_who_wait_in_world(act)
     assert "rank 1 of 2 returned without joining" in text.splitlines()[0]
     assert any("-->" in line and "dtlab.world()" in line for line in caught.value.cell_lines)
     assert "rank 1 had returned" in text
+
+
+def waits_for_a_message(size):
+    with dtlab.world() as w:
+        if w.rank == size - 1:
+            torch.distributed.recv(torch.ones(1), 0)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_rank_that_waits_for_a_message_of_one_that_has_left_is_named(size):
+    with pytest.raises(dtlab.RankError, match=rf"has left after .* but rank {size - 1} waits in recv, at "):
+        dtlab.launch(waits_for_a_message, size, size, timeout=60, echo=False)
+
+
+def sends_late(seconds):
+    with dtlab.world() as w:
+        if w.rank == 0:
+            time.sleep(seconds)  # longer than the first two questions of a rank that leaves
+            torch.distributed.send(torch.ones(1), 1)
+        if w.rank == 1:
+            torch.distributed.recv(torch.ones(1), 0)
+
+
+def test_rank_that_has_left_waits_for_messages_between_others():
+    dtlab.launch(sends_late, 3, 2.5, timeout=60, echo=False)
 
 
 def ends_its_process():
