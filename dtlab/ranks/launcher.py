@@ -22,7 +22,7 @@ from dtlab.errors import DtlabWarning, UserError
 from dtlab.ranks import payload, processes, variables
 from dtlab.ranks.log_folder import log_folder
 from dtlab.ranks.output import say
-from dtlab.ranks.plan import Plan, check, threads
+from dtlab.ranks.plan import Plan, check, check_call, threads
 from dtlab.ranks.report import RankError, RankReport
 from dtlab.ranks.stop_requests import StopRequests
 from dtlab.ranks.supervise import Run
@@ -100,8 +100,8 @@ def launch(
         The results in rank order. Tensors come back on the CPU as plain tensors.
 
     Raises:
-        UserError: an argument is wrong, the port is in use, CUDA is in use and start_method is "fork", or the
-            function cannot be pickled.
+        UserError: an argument is wrong or not one of ``fn``'s, the port is in use, CUDA is in use and
+            start_method is "fork", or the function cannot be pickled.
         RankError: a rank failed, or the time was up.
         SystemExit: code 143, when SIGTERM came and the ranks did not return in their grace time.
 
@@ -115,6 +115,7 @@ def launch(
     """
     plan = check(fn, nproc, nnodes, timeout, port, start_method, env, log_dir, echo, max_restarts, seed)
     call = payload.pack(fn, args, kwargs)
+    check_call(fn, args, kwargs)
     left = timeout
     with (
         _listener(plan.port) as first_socket,
@@ -283,7 +284,7 @@ def _bind(port: int) -> socket.socket:
         return socket.create_server(("127.0.0.1", port))
     except OSError as error:
         raise UserError(
-            f"port: {port} cannot be used ({error.strerror}); leave port out to get a free one"
+            f"port: {port} cannot be used ({os.strerror(error.errno or 0)}); leave port out to get a free one"
         ) from None
 
 

@@ -193,7 +193,8 @@ def _missing(m: Membership, missing: list[int], timeout: float) -> str:
     return (
         f"{m.size - len(missing)} of {m.size} ranks joined within {timeout:g} s, missing rank {listed} "
         f"({name}={value}). Fix: start the missing ranks {start}(dtlab.launch and torchrun start all of "
-        f"them), or set {name} to the number of processes you start; for slow ranks: join_timeout=SECONDS"
+        f"them), or set {name} to the number of processes you start; for slow ranks: "
+        "DTLAB_JOIN_TIMEOUT=SECONDS"
     )
 
 

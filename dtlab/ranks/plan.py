@@ -80,6 +80,22 @@ def check(
     )
 
 
+def check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that ``fn`` does not take: every rank would fail with them, at every restart."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # of a builtin
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise UserError(
+            f"fn: {name}{signature} does not take the arguments given ({error}); they follow nproc, as in "
+            "launch(fn, 2, x, name=y)"
+        ) from None
+
+
 def _whole(name: str, value: Any, least: int) -> int:
     """A whole number, NumPy's included."""
     try:

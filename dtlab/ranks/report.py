@@ -86,7 +86,8 @@ class RankReport:
             return f"was killed by {signal_name(-(self.exit_code or 0))}{f': {why}' if why else ''}"
         if self.outcome == "exited":
             early = "" if self.exit_code else " before its function returned"
-            return f"exited with code {self.exit_code}{early}"
+            said = f": {_shortened(self.message.splitlines()[0])}" if self.message.strip() else ""
+            return f"exited with code {self.exit_code}{early}{said}"
         return f"failed: {self.exception()}"
 
     def exception(self) -> str:
@@ -203,6 +204,8 @@ def describe_exception(error: BaseException, *, start_up: bool = False) -> dict[
         message = str(error)[:_MOST_TEXT]
     except Exception:
         message = "(its text cannot be shown)"
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        message = ""  # a number, which the exit code tells; sys.exit("text") is the reason
     stack = [
         f for f in traceback.extract_tb(error.__traceback__) if os.path.dirname(f.filename) != _THIS_PACKAGE
     ]

@@ -57,6 +57,19 @@ def test_ranks_that_memory_has_no_room_for_are_refused_with_the_number_that_fits
         dtlab.launch(nothing, 2, nnodes=2)
 
 
+def two(first, second=0):
+    return first + second
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "why"), [((), {}, "first"), ((1, 2, 3), {}, "too many"), ((1,), {"third": 3}, "third")]
+)
+def test_arguments_that_the_function_does_not_take_are_refused_before_any_rank_starts(args, kwargs, why):
+    with pytest.raises(UserError, match=rf"^fn: two\(first, second=0\) does not take .*{why}"):
+        dtlab.launch(two, 2, *args, **kwargs, max_restarts=3)
+    assert dtlab.launch(two, 2, 1, second=2) == [3, 3]
+
+
 def test_a_whole_number_of_numpy_is_one():
     assert dtlab.launch(nothing, np.int64(2)) == [0, 0]
 

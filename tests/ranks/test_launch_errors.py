@@ -55,6 +55,10 @@ def read_null():
     ctypes.string_at(0)
 
 
+def leave_with_a_reason():
+    sys.exit("no such table")
+
+
 def leave_politely():
     sys.exit(4)
 
@@ -88,6 +92,7 @@ def test_the_rank_that_raised_leads_and_the_user_sees_their_own_lines():
         (kill_myself, "rank 1 of 2 was killed by SIGKILL", "memory"),
         (read_null, "rank 1 of 2 was killed by SIGSEGV", "ctypes.string_at(0)"),
         (leave_politely, "rank 1 of 2 exited with code 4", "sys.exit(4)"),
+        (leave_with_a_reason, "rank 1 of 2 exited with code 1: no such table", "leave_with_a_reason"),
     ],
 )
 def test_a_rank_that_dies_is_named_with_its_code_or_signal(act, first, also):
