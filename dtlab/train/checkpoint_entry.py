@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
+import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 
 from dtlab.errors import UserError
@@ -19,6 +20,8 @@ from dtlab.train.checkpoint_files import disk_error
 __all__ = ["differing", "enter", "enter_all", "own_group", "together"]
 
 T = TypeVar("T")
+
+_TAG = 0x656E74  # "ent": none that a program gives its own messages
 
 
 def own_group(group: dist.ProcessGroup | None, timeout: float) -> dist.ProcessGroup | None:
@@ -48,13 +51,13 @@ def enter(group: dist.ProcessGroup | None, what: str, seconds: float) -> None:
     if group is None:
         return
     rank, size = agreement.rank(group), agreement.world_size(group)
-    patience = timedelta(seconds=seconds if rank == 0 else seconds + 2)
+    missing: list[int] = []
     try:
-        dist.monitored_barrier(group, timeout=patience, wait_all_ranks=True)
+        _meet(group, rank, size, seconds if rank == 0 else seconds + 2, missing)
     except RuntimeError as error:
         asking = recorder.current()
         states: list[RankState | None] = asking.ask() if asking is not None else [None] * size
-        late = _missing(str(error), rank) or _elsewhere(states, rank)
+        late = tuple(missing) or _elsewhere(states, rank)
         who = f"rank {', '.join(map(str, late))}" if late else "another rank"
         doing = "; ".join(
             f"rank {state.rank} is at {state.where()}"
@@ -107,11 +110,41 @@ def differing(values: list[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if any(value.get(key) != values[0].get(key) for value in values)]
 
 
-def _missing(message: str, rank: int) -> tuple[int, ...]:
-    """Rank 0's monitored barrier names who did not come; on the other ranks the text says little."""
-    found = re.search(r"[Rr]anks? ([\d, ]+) failed to pass", message)
-    named = tuple(int(number) for number in re.findall(r"\d+", found[1])) if found else ()
-    return tuple(number for number in named if number != rank)
+def _meet(group: dist.ProcessGroup, rank: int, size: int, seconds: float, missing: list[int]) -> None:
+    """Every rank tells rank 0 that it is here, and rank 0 answers when all are.
+
+    ``monitored_barrier`` keeps to its timeout on rank 0 alone: on the others it waits for rank 0 as long as
+    the group's own timeout lasts.
+
+    Raises:
+        RuntimeError: not all came in time; rank 0 adds those to ``missing``.
+    """
+    deadline = time.monotonic() + seconds
+    word = torch.zeros(1, dtype=torch.uint8)
+
+    def done(work: dist.Work | None) -> None:
+        assert work is not None  # this rank is in the group
+        work.wait(timedelta(seconds=max(deadline - time.monotonic(), 0.01)))
+
+    if rank != 0:
+        answer = dist.irecv(torch.zeros_like(word), group=group, group_src=0, tag=_TAG)
+        done(dist.isend(word, group=group, group_dst=0, tag=_TAG))
+        return done(answer)
+    words = {
+        peer: dist.irecv(torch.zeros_like(word), group=group, group_src=peer, tag=_TAG)
+        for peer in range(1, size)
+    }
+    failed: RuntimeError | None = None
+    for peer, work in words.items():
+        try:
+            done(work)
+        except RuntimeError as error:
+            missing.append(peer)
+            failed = error
+    if failed is not None:
+        raise failed
+    for work in [dist.isend(word, group=group, group_dst=peer, tag=_TAG) for peer in words]:
+        done(work)
 
 
 def _elsewhere(states: list[Any], rank: int) -> tuple[int, ...]:
