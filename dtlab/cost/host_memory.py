@@ -6,7 +6,7 @@ A full state dict is model size. Gathered by every rank, as a careless save does
 
 import warnings
 
-from dtlab.errors import DtlabWarning, UserError
+from dtlab.errors import DtlabWarning, require_number, require_whole
 
 __all__ = ["full_state_host_bytes"]
 
@@ -34,13 +34,11 @@ def full_state_host_bytes(
     >>> full_state_host_bytes(30e9, 2, 8) / 1e9, full_state_host_bytes(30e9, 2, 8, everywhere=True) / 1e9
     (60.0, 480.0)
     """
-    for name, value in (
-        ("parameters", parameters),
-        ("bytes_per_parameter", bytes_per_parameter),
-        ("ranks_per_host", ranks_per_host),
-    ):
-        if not value > 0:
-            raise UserError(f"{name} = {value!r}: must be above 0")
+    for name, value in (("parameters", parameters), ("bytes_per_parameter", bytes_per_parameter)):
+        require_number(name, value, lambda number: number > 0, "a number above 0")
+    require_whole("ranks_per_host", ranks_per_host, 1, "ranks")
+    if host_bytes is not None:
+        require_number("host_bytes", host_bytes, lambda number: number > 0, "bytes above 0, or None")
     needed = parameters * bytes_per_parameter * (ranks_per_host if everywhere else 1)
     if host_bytes is not None and needed > host_bytes:
         way_out = (

@@ -13,7 +13,7 @@ import math
 import warnings
 from typing import Any
 
-from dtlab.errors import DtlabWarning, UserError
+from dtlab.errors import DtlabWarning, UserError, require_number, require_whole
 
 MOST_RATE = 1e30  # float32 ends at 3e38, and an optimizer multiplies
 RULES = ("none", "linear", "sqrt")
@@ -29,18 +29,17 @@ def effective_batch(micro_batch: int, num_ranks: int = 1, accumulation: int = 1)
         accumulation: micro-batches between two optimizer steps.
 
     Raises:
-        UserError: one of them is below 1.
+        UserError: one of them is no whole number of at least 1.
 
     >>> effective_batch(8, num_ranks=4, accumulation=2)
     64
     """
-    for name, value in (
-        ("micro_batch", micro_batch),
-        ("num_ranks", num_ranks),
-        ("accumulation", accumulation),
+    for name, value, what in (
+        ("micro_batch", micro_batch, "samples"),
+        ("num_ranks", num_ranks, "data-parallel ranks"),
+        ("accumulation", accumulation, "micro-batches"),
     ):
-        if value < 1:
-            raise UserError(f"{name} = {value!r}: must be at least 1")
+        require_whole(name, value, 1, what)
     return micro_batch * num_ranks * accumulation
 
 
@@ -64,16 +63,13 @@ def scaled_lr(
     """
     if rule not in RULES:
         raise UserError(f"scaling = {rule!r}: unknown rule; choose none, linear or sqrt")
-    if not (math.isfinite(base_lr) and base_lr > 0):
-        raise UserError(f"base_lr = {base_lr!r}: must be a positive number")
-    if global_batch < 1:
-        raise UserError(f"global_batch = {global_batch!r}: must be at least 1 sample")
+    require_number("base_lr", base_lr, lambda lr: lr > 0, "a positive number, for example 1e-3")
+    require_whole("global_batch", global_batch, 1, "samples per optimizer step")
     if rule == "none":
         return base_lr
-    if base_batch is None or base_batch < 1:
-        raise UserError(
-            f"base_batch = {base_batch!r}: scaling {rule!r} needs the batch for which the rate was chosen"
-        )
+    if base_batch is None:
+        raise UserError(f"base_batch = None: scaling {rule!r} needs the batch for which the rate was chosen")
+    require_whole("base_batch", base_batch, 1, "samples, for which the rate was chosen")
     name = _name_of(optimizer)
     if rule == "linear" and any(part in name.lower() for part in _ADAPTIVE):
         warnings.warn(
@@ -109,10 +105,8 @@ def largest_stable_lr(curvature: float, delay: int = 0) -> float:
     >>> largest_stable_lr(4.0), round(largest_stable_lr(4.0, delay=3), 3)
     (0.5, 0.111)
     """
-    if not (math.isfinite(curvature) and curvature > 0):
-        raise UserError(f"curvature = {curvature!r}: must be a positive number")
-    if delay < 0:
-        raise UserError(f"delay = {delay!r}: must be at least 0 updates")
+    require_number("curvature", curvature, lambda value: value > 0, "a positive number")
+    require_whole("delay", delay, 0, "updates")
     return 2 * math.sin(math.pi / (2 * (2 * delay + 1))) / curvature
 
 

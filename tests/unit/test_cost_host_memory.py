@@ -26,3 +26,9 @@ def test_more_than_the_host_has_is_warned_of_with_the_way_out():
 def test_a_number_that_is_not_positive_is_refused_by_name():
     with pytest.raises(UserError, match="ranks_per_host = 0"):
         full_state_host_bytes(30e9, 2, 0)
+    with pytest.raises(UserError, match=r"ranks_per_host = 1\.5"):
+        full_state_host_bytes(30e9, 2, 1.5)
+    with pytest.raises(UserError, match="parameters = '30e9'"):
+        full_state_host_bytes("30e9", 2, 8)
+    with pytest.raises(UserError, match="host_bytes = 0"):
+        full_state_host_bytes(30e9, 2, 8, host_bytes=0)

@@ -307,6 +307,25 @@ def test_an_unknown_scaling_rule_lists_the_known_ones():
         scaled_lr(1e-3, "linear", None, 128)
 
 
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda: scaled_lr("1e-3", "sqrt", 32, 8), "base_lr = '1e-3'"),
+        (lambda: scaled_lr(1e-3, "sqrt", "32", 8), "base_batch = '32'"),
+        (lambda: scaled_lr(1e-3, "sqrt", 32.5, 8), r"base_batch = 32\.5"),
+        (lambda: scaled_lr(1e-3, "sqrt", 32, None), "global_batch = None"),
+        (lambda: effective_batch("8"), "micro_batch = '8'"),
+        (lambda: effective_batch(8, 1.5), r"num_ranks = 1\.5"),
+        (lambda: effective_batch(8, 4, True), "accumulation = True"),
+        (lambda: largest_stable_lr("4"), "curvature = '4'"),
+        (lambda: largest_stable_lr(4.0, 0.5), r"delay = 0\.5"),
+    ],
+)
+def test_rates_and_batches_that_are_no_numbers_are_refused_by_name(call, field):
+    with pytest.raises(UserError, match=field):
+        call()
+
+
 def test_accumulation_enters_the_effective_batch_exactly_once():
     assert effective_batch(8, num_ranks=4, accumulation=2) == 64
     assert scaled_lr(1.0, "linear", 64, effective_batch(8, 4, 2)) == 1.0
