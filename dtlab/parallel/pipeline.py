@@ -26,6 +26,7 @@ from dtlab.parallel.actions import Action, Kind, Schedule
 from dtlab.parallel.hand_pipeline import Clock, HandPipeline, SumLoss
 from dtlab.parallel.legality import check_schedule
 from dtlab.parallel.replica_sums import Replicas
+from dtlab.parallel.same_batch import SameBatch
 from dtlab.parallel.sharded import mark_stage
 from dtlab.parallel.simulate import PipelineTimeline, Span
 from dtlab.parallel.split import PipelineParts
@@ -121,6 +122,7 @@ class Pipeline:
         self._tied = TiedCopies(parts.tied, self.stages, schedule, self._rank, group)
         self.tied = self._tied.names
         self._replicas = Replicas(self.stages.values(), replicas)
+        self._same = SameBatch(group, "pipeline")
         if groups.has_group() and groups.world_size(group) > 1:
             copies = {(number, name) for number, name in self.tied}
             for number, stage in self.stages.items():
@@ -149,8 +151,10 @@ class Pipeline:
             float64, CPU.
 
         Raises:
-            UserError: fewer samples than micro-batches; unequal micro-batches with torch's engine.
+            UserError: fewer samples than micro-batches; unequal micro-batches with torch's engine; ranks of
+                the pipeline that were given different batches (compared at the first step and every 100th).
         """
+        self._same.check(inputs, targets)
         divide_by = self._check(inputs, targets, divide_by)
         held = self._replicas.set_aside()
         before = self._tied.set_aside()

@@ -25,6 +25,7 @@ from dtlab.errors import UserError
 from dtlab.models.gpt import GPT, Block
 from dtlab.parallel.by_hand_ddp import broadcast_state
 from dtlab.parallel.dims import ParallelDims
+from dtlab.parallel.same_batch import SameBatch
 from dtlab.parallel.tensor import ColumnLinear, RowLinear, copy_to_ranks
 from dtlab.parallel.vocabulary_parallel import VocabularyEmbedding, VocabularyHead
 from dtlab.parallel.whole import whole
@@ -42,7 +43,8 @@ def tensor_parallel(
 ) -> GPT:
     """``model`` with its matrices cut over the ranks of ``mesh`` (one axis), in place; every rank calls it.
 
-    All ranks start from the parameters of the axis's first rank and must see the same samples.
+    All ranks start from the parameters of the axis's first rank and must see the same samples, which is
+    compared at the first batch and at every 100th.
 
     Args:
         engine: "dtensor" for torch's parallel styles, "by_hand" for the modules of this course.
@@ -53,7 +55,7 @@ def tensor_parallel(
 
     Raises:
         UserError: heads, widths or a vocabulary that the ranks do not divide (by hand the vocabulary is
-            padded), an unknown engine.
+            padded), an unknown engine; in forward: ranks that were given different samples.
     """
     group, ranks = mesh.get_group(), mesh.size()
     block = model.blocks[0]
@@ -79,6 +81,8 @@ def tensor_parallel(
         raise UserError(f"engine = {engine!r}: choose 'dtensor' or 'by_hand'")
     if model.is_tied:
         model.head.output.weight = model.embedding.token.weight  # both are cut by tokens
+    same = SameBatch(group, "tensor-parallel group")
+    model.embedding.register_forward_pre_hook(lambda _, inputs: same.check(inputs[0]))
     return model
 
 
