@@ -9,6 +9,7 @@ line says.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -64,8 +65,11 @@ def read_progress() -> dict[str, dict[str, Any]]:
 def _read() -> tuple[dict[str, dict[str, Any]], str]:
     """What is kept, and what is wrong with the file: an empty text when nothing is, or when there is none."""
     kept: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
+    path = progress_file()
     try:
-        data = json.loads(progress_file().read_text(encoding="utf-8"))
+        if not _is_plain(path):
+            return kept, "is no plain file"
+        data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return kept, ""
     except OSError as error:
@@ -77,6 +81,11 @@ def _read() -> tuple[dict[str, dict[str, Any]], str]:
     kept.update({kind: data[kind] for kind in KINDS if isinstance(data.get(kind), dict)})
     odd = [kind for kind in KINDS if not isinstance(data.get(kind, {}), dict)]
     return kept, f"has no usable {' and '.join(odd)}" if odd else ""
+
+
+def _is_plain(path: Path) -> bool:
+    """Not a pipe, which would make a reader wait, nor a device, which a rename would replace."""
+    return path.is_file() or path.is_dir() or not path.exists()
 
 
 def _aside(path: Path) -> Path:
@@ -112,6 +121,9 @@ def _write(news: dict[str, dict[str, Any]]) -> None:
 
 
 def _add(path: Path, news: dict[str, dict[str, Any]]) -> None:
+    path = Path(os.path.realpath(path))  # a link to a synchronised folder stays one
+    if not _is_plain(path):
+        raise OSError(errno.EINVAL, "it is no plain file")
     with contextlib.ExitStack() as held:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two notebooks may solve at once: neither must write over what the other has just kept.

@@ -1,8 +1,10 @@
 """Progress, cards and time budget: they inform, and nothing they meet can stop a lesson."""
 
 import json
+import os
 import resource
 import signal
+import stat
 import threading
 
 import pytest
@@ -92,6 +94,26 @@ def test_a_full_disk_is_told_and_leaves_nothing(own_progress, capsys):
     assert "cannot be written (File too large)" in capsys.readouterr().out
     assert set(read_progress()["solved"]) == {"02-ring"}
     assert [path.name for path in own_progress.parent.iterdir()] == ["progress.json"]
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(os.devnull)])
+def test_a_pipe_or_a_device_is_neither_waited_for_nor_replaced(own_progress, capsys, make):
+    make(own_progress)
+    assert not any(read_progress().values())
+    record("solved", "02-ring")
+    assert "is no plain file: that counts as empty" in capsys.readouterr().out
+    assert not own_progress.is_file()
+    assert stat.S_ISCHR(os.stat(os.devnull).st_mode)
+
+
+def test_a_link_to_the_file_stays_one(own_progress, tmp_path):
+    kept = tmp_path / "synchronised" / "mine.json"
+    kept.parent.mkdir()
+    own_progress.symlink_to(kept)
+    record("solved", "02-ring")
+    record("solved", "02-who")
+    assert own_progress.is_symlink()
+    assert set(json.loads(kept.read_text())["solved"]) == {"02-ring", "02-who"}
 
 
 def test_two_threads_leave_a_whole_file(own_progress):
