@@ -65,14 +65,14 @@ def sagemaker_cluster(environ: Mapping[str, str]) -> Cluster | None:
     hosts: tuple[str, ...] = ()
     if environ.get("SM_HOSTS"):
         value: Any = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(environ["SM_HOSTS"])
         if isinstance(value, list) and value and all(isinstance(host, str) for host in value):
             hosts = tuple(sorted(value))
             if len(set(hosts)) < len(hosts):
                 problems.append(f"SM_HOSTS={','.join(hosts)} names a host twice")
         else:
-            problems.append(f"SM_HOSTS={environ['SM_HOSTS']!r} is not a JSON list of host names")
+            problems.append(f"SM_HOSTS={environ['SM_HOSTS'][:200]!r} is not a JSON list of host names")
     current = environ.get("SM_CURRENT_HOST", "")
     if hosts and current and current not in hosts:
         problems.append(f"SM_CURRENT_HOST={current} is not in SM_HOSTS={','.join(hosts)}")

@@ -101,7 +101,7 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         text, source = file.read_text(encoding="utf-8"), str(file)
     try:
         values = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, dict):
         raise UserError(f"{source} = {text[:80]!r}: is no JSON object of hyper-parameters")

@@ -95,3 +95,8 @@ def test_run_is_configured_by_name_and_its_folders_are_those_of_the_container(mo
 def test_hyperparameter_that_no_run_has_offers_a_near_name():
     with pytest.raises(UserError, match=r"did you mean optim\.lr"):
         train_config({"SM_HPS": '{"optim.lrr": "1"}'})
+
+
+def test_hyperparameters_that_are_nested_too_deep_are_refused():
+    with pytest.raises(UserError, match=r"^SM_HPS = .* is no JSON object"):
+        from_environment({"SM_HPS": "[" * 100_000})

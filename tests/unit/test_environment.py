@@ -203,3 +203,9 @@ def test_every_launcher_is_held_against_ranks_set_by_hand(environ, told):
 
 def test_ranks_that_a_task_of_mpi_started_itself_need_not_be_its_own():
     assert detect({**BY_HAND, "PMI_RANK": "1", "PMI_SIZE": "2"}).rank == 0
+
+
+def test_hosts_that_are_nested_too_deep_are_no_list():
+    message = complaint({**SAGEMAKER, "SM_HOSTS": "[" * 100_000})
+    assert "is not a JSON list of host names" in message
+    assert len(message) < 500
