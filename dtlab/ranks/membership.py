@@ -91,8 +91,9 @@ class Reader:
 
     def same(self, pairs: Mapping[str, str]) -> None:
         """Two names for one thing must not contradict each other."""
+        quiet = Reader(self.environ)  # who reads a variable for its value says what is wrong with it
         for name, other in pairs.items():
-            mine, theirs = self.integer(name), self.integer(other)
+            mine, theirs = quiet.integer(name), quiet.integer(other)
             if mine is not None and theirs is not None and mine != theirs:
                 self.wrong.append(f"{name}={mine} contradicts {other}={theirs}")
 

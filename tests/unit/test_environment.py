@@ -209,3 +209,10 @@ def test_hosts_that_are_nested_too_deep_are_no_list():
     message = complaint({**SAGEMAKER, "SM_HOSTS": "[" * 100_000})
     assert "is not a JSON list of host names" in message
     assert len(message) < 500
+
+
+def test_a_world_size_below_one_is_told_once():
+    with pytest.raises(UserError) as caught:
+        detect({"RANK": "0", "WORLD_SIZE": "-1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"})
+    assert str(caught.value).count("WORLD_SIZE") == 1
+    assert "WORLD_SIZE=-1 is less than 1" in str(caught.value)
