@@ -17,6 +17,7 @@ Pipelines have stages instead of a model: ``parallelize_stages`` does the same f
 ``pipeline`` runs them.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -70,6 +71,8 @@ def parallelize(
                 f"tp = {mesh['tp'].size()}: there is no plan for {type(model).__name__}; take tp = 1"
             )
         tensor_parallel(model, mesh["tp"], engine=engine, sequence_parallel=sequence_parallel)
+        # The logits are a view of what was gathered; torch warns of changes in place, and no loss makes any.
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module \(FSDPGPT\) returned a view")
     if mesh["dp_shard"].size() > 1 or (has_tp and engine == "dtensor" and mesh["dp_replicate"].size() > 1):
         return fully_sharded(model, mesh, **sharding)
     if sharding:

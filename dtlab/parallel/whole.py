@@ -23,7 +23,7 @@ def whole(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     """
     layout: Any = tensor if like is None else like
     if hasattr(tensor, "full_tensor"):
-        return tensor.full_tensor().detach()
+        return _of_all_axes(tensor)
     if shard_table(layout) is not None:
         found: Tensor = shard_table(layout).whole_of(tensor.detach())
         return found
@@ -36,6 +36,18 @@ def whole(tensor: Tensor, like: Tensor | None = None) -> Tensor:
         dist.all_gather(parts, part, group=group)
     joined = torch.cat(parts, layout.shard_dim)
     return joined[: getattr(layout, "whole_size", len(joined))]
+
+
+def _of_all_axes(tensor: Any) -> Tensor:
+    """A DTensor's whole, mesh axis by axis: ``full_tensor`` warns where two axes cut one dimension."""
+    from torch.distributed.tensor import Replicate
+
+    placements = list(tensor.placements)
+    for axis in range(len(placements)):
+        placements[axis] = Replicate()
+        tensor = tensor.redistribute(placements=tuple(placements))
+    found: Tensor = tensor.to_local().detach()
+    return found
 
 
 def part_of(value: Tensor, like: Tensor) -> Tensor:

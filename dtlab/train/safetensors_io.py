@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from dtlab.errors import UserError
 from dtlab.files import appears_whole
 from dtlab.parallel.sharded import check_whole
+from dtlab.parallel.whole import whole
 from dtlab.ranks import agreement
 from dtlab.train.checkpoint_entry import enter_all
 from dtlab.train.checkpoint_files import disk_error
@@ -54,9 +55,9 @@ def export_model(model: nn.Module, path: str | Path, *, metadata: Mapping[str, s
     for name, tensor in bare(model).state_dict(keep_vars=True).items():
         if not isinstance(tensor, Tensor):
             raise UserError(f"{name} is a {type(tensor).__name__}: a safetensors file holds tensors only")
-        whole = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+        joined = whole(tensor) if is_sharded(tensor) else tensor
         if is_writer and id(tensor) not in owners:
-            state[name] = whole.detach().cpu().clone(memory_format=torch.contiguous_format)
+            state[name] = joined.detach().cpu().clone(memory_format=torch.contiguous_format)
         owners.add(id(tensor))
     if is_writer:
         try:
