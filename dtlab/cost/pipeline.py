@@ -38,9 +38,9 @@ def micro_batches_per_round(num_ranks: int, num_micro_batches: int) -> int:
     if num_micro_batches % rounds:
         near = num_micro_batches - num_micro_batches % num_ranks
         raise UserError(
-            f"num_micro_batches = {num_micro_batches} with {num_ranks} ranks: an interleaved schedule takes "
-            f"them in max(1, {num_micro_batches} // {num_ranks}) = {rounds} equal rounds, and {rounds} does "
-            f"not divide {num_micro_batches}; take {near} or {near + num_ranks}"
+            f"num_micro_batches = {num_micro_batches} with {num_ranks} ranks: interleaved and zero-bubble "
+            f"schedules take them in max(1, {num_micro_batches} // {num_ranks}) = {rounds} equal rounds, and "
+            f"{rounds} does not divide {num_micro_batches}; take {near} or {near + num_ranks}"
         )
     return num_micro_batches // rounds
 

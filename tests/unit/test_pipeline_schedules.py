@@ -56,8 +56,11 @@ def test_the_interleaved_bubble_is_v_times_shorter_for_m_that_its_rounds_divide(
 @pytest.mark.parametrize("name", ["interleaved", "zero_bubble"])
 @pytest.mark.parametrize(("m", "p"), [(7, 2), (9, 4), (11, 4), (13, 4)])
 def test_micro_batches_that_the_rounds_do_not_divide_are_refused_by_name(name, m, p):
-    with pytest.raises(UserError, match=rf"num_micro_batches = {m} with {p} ranks.*max\(1, {m} // {p}\)"):
+    with pytest.raises(
+        UserError, match=rf"num_micro_batches = {m} with {p} ranks.*max\(1, {m} // {p}\)"
+    ) as e:
         build_schedule(name, p, m)
+    assert name.replace("_", "-") in str(e.value)  # what was asked for
     with pytest.raises(UserError, match=f"num_micro_batches = {m} with {p} ranks"):
         bubble_share(p, m, 2)
 
