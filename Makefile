@@ -52,7 +52,7 @@ data: $(LAB) ## prepare the flights data
 	@$(BIN)/dtlab prepare --name flights
 
 lab: data ## open JupyterLab on the first lesson
-	$(BIN)/jupyter lab --ip=127.0.0.1 $(AS_ROOT) --ServerApp.root_dir=$(CURDIR)/notebooks \
+	$(BIN)/jupyter lab --ip=127.0.0.1 $(AS_ROOT) --ServerApp.root_dir=notebooks \
 	    --LabApp.default_url=/lab/tree/$(FIRST_LESSON) $(LAB_ARGS)
 
 train: $(LAB) ## train on the real flights with NPROC=2 ranks and write runs/report.json

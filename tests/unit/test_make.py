@@ -106,6 +106,27 @@ def test_failed_installation_leaves_no_stamp(clone: Path) -> None:
     assert list(environment.glob(".stamp-*")) == []
 
 
+def test_lab_opens_the_notebooks_of_a_folder_with_any_name(clone: Path) -> None:
+    copy = clone / "Kurs Ünïcode, it's 2026 $HOME/dt lab"
+    shutil.copytree(clone / "tools", copy / "tools")
+    for name in ("Makefile", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / name, copy)
+    (copy / "notebooks").mkdir()
+    (copy / "notebooks" / "01_first.ipynb").touch()
+    binaries = fake_environment(copy, python="exit 0") / "bin"
+    for name in ("dtlab", "jupyter"):
+        (binaries / name).write_text(f'#!/bin/sh\nfor word in "$@"; do echo "{name}: $word"; done\n')
+        (binaries / name).chmod(0o755)
+    done = make(copy, "lab", "LAB_ARGS=--no-browser")
+    assert done.returncode == 0, done.stderr
+    words = [line.split(": ")[1] for line in done.stdout.splitlines() if line.startswith("jupyter: ")]
+    assert words[0] == "lab"
+    assert all(word.startswith("--") for word in words[1:]), "a name with blanks is no word more"
+    (root,) = [word.split("=")[1] for word in words if word.startswith("--ServerApp.root_dir=")]
+    assert (copy / root).samefile(copy / "notebooks"), "seen from where make runs"
+    assert "--LabApp.default_url=/lab/tree/01_first.ipynb" in words
+
+
 def test_native_windows_is_sent_to_wsl(clone: Path) -> None:
     done = make(clone, "help", "OS=Windows_NT")
     assert done.returncode != 0
