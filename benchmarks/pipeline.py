@@ -52,7 +52,8 @@ def timelines(schedule: Schedule, width: int, rows: int, steps: int) -> list[lis
     """On each rank: the steps by the wall clock, and the steps by CPU time, taken in turn."""
     torch.set_num_threads(1)
     loss = nn.MSELoss(reduction="sum")
-    inputs = torch.randn(rows * schedule.num_micro_batches, width)
+    same = torch.Generator().manual_seed(0)  # the ranks of a pipeline get one batch
+    inputs = torch.randn(rows * schedule.num_micro_batches, width, generator=same)
     with dtlab.world():
         pipes = [
             pipeline(split(chain(width), schedule.num_stages), schedule, loss, clock=clock)
