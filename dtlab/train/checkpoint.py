@@ -263,8 +263,8 @@ class Checkpointer:
                 apply(name, part, states[name])
                 continue
             self._say(
-                f"{name!r} was saved by {info.world_size} ranks, and this run has {self._size}: each rank "
-                f"derives its own anew from (seed, step {info.step}, rank, world size)"
+                f"{name!r} was saved in a world of {info.world_size}, and this one has {self._size}: each "
+                f"rank derives its own anew from (seed, step {info.step}, rank, world size)"
             )
             part.rederive(states[name], step=info.step, rank=self._rank, world_size=self._size)
 

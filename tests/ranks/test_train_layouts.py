@@ -28,7 +28,7 @@ from dtlab.train.package import load_package
 from dtlab.train.step import FullStep
 from dtlab.train.trainer import Trainer
 
-pytestmark = pytest.mark.filterwarnings("ignore:'generators' was saved by")  # one rank is this process
+pytestmark = pytest.mark.filterwarnings("ignore:'generators' was saved in")  # one rank is this process
 
 BASE = TrainConfig(
     data=DataConfig(name="text"),
