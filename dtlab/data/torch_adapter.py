@@ -21,7 +21,7 @@ from dtlab.data.draws import drawing_from
 from dtlab.data.sampler import GlobalBatchSampler
 from dtlab.data.script_guard import refuse_unguarded_script, refuse_without_locks
 from dtlab.data.stream import BlockStream
-from dtlab.data.worker_death import in_start_order, naming_dead_workers, wrap_handler
+from dtlab.data.worker_death import end_workers, in_start_order, naming_dead_workers, wrap_handler
 from dtlab.data.worker_signals import EndedByRankOnly, signals_held
 from dtlab.errors import DtlabWarning, UserError
 
@@ -184,6 +184,14 @@ class SampledDataLoader:
         return self._batches(self._loader, self.sampler.begin())
 
     def _batches(self, loader: "DataLoader[Any]", walk: int) -> Iterator[Any]:
+        made: list[Iterator[Any]] = []
+        try:
+            yield from self._made(loader, walk, made)
+        finally:
+            if not loader.persistent_workers:
+                end_workers(made)
+
+    def _made(self, loader: "DataLoader[Any]", walk: int, made: list[Iterator[Any]]) -> Iterator[Any]:
         sampler = self.sampler
         left = sampler.remaining_samples
         with naming_dead_workers(sampler.rank, sampler.world_size) as named:
@@ -191,6 +199,7 @@ class SampledDataLoader:
             method = (loader.multiprocessing_context or multiprocessing).get_start_method()
             with signals_held(method):
                 iterator = iter(loader)
+            made.append(iterator)
             started = in_start_order(set(multiprocessing.active_children()) - before)
             named.workers = started or self._workers
             if loader.persistent_workers:

@@ -128,6 +128,16 @@ def _line_of_worker(error: UserError) -> str | None:
     return text.rpartition(f"\n{kind.__module__}.{kind.__qualname__}: ")[2].strip() or None
 
 
+def end_workers(iterators: Iterable[Any]) -> None:
+    """End the workers of torch's iterators now: an error's traceback keeps them alive as long as itself.
+
+    Not inside ``naming_dead_workers``, which would name those that are ended here.
+    """
+    for iterator in iterators:
+        with suppress(RuntimeError):  # torch's handler tells once more of the death that ended the epoch
+            getattr(iterator, "_shutdown_workers", _nothing)()
+
+
 def wrap_handler() -> None:
     """Put our handler around the one that torch has set; again after torch or the user set another one."""
     global _wrapped

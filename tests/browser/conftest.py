@@ -14,7 +14,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 START_SECONDS = 120
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # JupyterLab and the browser end with their tests
 def browser():
     """Chromium of this system. Without one the tests are skipped, unless DTLAB_BROWSER_TESTS=required."""
     path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
@@ -53,7 +53,7 @@ class Lab:
         return f"{self.url}doc/workspaces/{name.removesuffix('.ipynb')}/tree/{name}?token={self.token}"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # JupyterLab and the browser end with their tests
 def lab(tmp_path_factory):
     place = tmp_path_factory.mktemp("lab")
     folders = {f"JUPYTER_{name.upper()}_DIR": str(place / name) for name in ("runtime", "config", "data")}

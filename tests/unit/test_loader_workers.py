@@ -151,6 +151,34 @@ class RefusesRow(Dataset):
         return torch.tensor(index)
 
 
+def children() -> set[int]:
+    return {child.pid for child in multiprocessing.active_children()}
+
+
+def test_workers_end_with_the_error_of_their_epoch_though_its_traceback_lives_on():
+    loader, before = (
+        data_loader(RefusesRow(), GlobalBatchSampler(8, 2, shuffle=False), num_workers=2),
+        children(),
+    )
+    batches = iter(loader)
+    next(batches)
+    assert len(children() - before) == 2
+    with pytest.raises(UserError) as kept:
+        list(batches)
+    assert kept.tb is not None
+    assert children() <= before
+
+
+def test_workers_end_when_an_epoch_is_left_early():
+    loader, before = (
+        data_loader(RefusesRow(), GlobalBatchSampler(8, 2, shuffle=False), num_workers=2),
+        children(),
+    )
+    for _ in loader:
+        break
+    assert children() <= before
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_a_data_set_refuses_is_told_alike_with_and_without_workers(workers):
     loader = data_loader(RefusesRow(), GlobalBatchSampler(8, 2, shuffle=False), num_workers=workers)
