@@ -32,12 +32,12 @@ def test_learner_and_solution_pass_without_network_and_seconds_are_printed(sampl
     assert out.endswith("all notebooks passed\n")
 
 
-def test_what_a_killed_kernel_leaves_is_removed(tmp_path, capfd):
-    where = tmp_path / "where"
-    text = f"import pathlib, tempfile\npathlib.Path({str(where)!r}).write_text(tempfile.mkdtemp())\n"
+def test_what_a_killed_kernel_leaves_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("WHERE", str(tmp_path / "where"))
+    text = "import os, pathlib, tempfile\npathlib.Path(os.environ['WHERE']).write_text(tempfile.mkdtemp())\n"
     lesson(tmp_path, "00_leaves", f"# %%\n{text}")
     assert run(root=tmp_path, learner=False) == 0
-    assert not os.path.exists(where.read_text())
+    assert not os.path.exists((tmp_path / "where").read_text())
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,7 @@ def test_a_run_of_two_ranks_goes_on_with_one_and_with_four(tmp_path):
         assert rest[0]["samples"] == SAMPLES * EPOCHS
         for name, tensor in whole[0]["state"].items():
             torch.testing.assert_close(rest[0]["state"][name], tensor, rtol=1e-5, atol=1e-6)
-        assert any(f"saved by 2 ranks, and this run has {size}:" in line for line in rest[0]["lines"])
+        assert any(f"saved in a world of 2, and this one has {size}:" in line for line in rest[0]["lines"])
         draws = [tuple(run["draws"]) for run in rest]
         assert len(set(draws)) == size, "ranks share a random stream"
 
