@@ -59,7 +59,14 @@ class _Server:
             )
 
     def alive(self) -> bool:
-        return self.process.poll() is None
+        import psutil
+
+        if self.process.poll() is not None:
+            return False
+        try:  # killed, but not yet to be waited for: its main thread has ended, others are about to
+            return psutil.Process(self.process.pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
     def last_words(self) -> str:
         """What the server wrote before it died: its last line that names an error."""
