@@ -63,7 +63,7 @@ def run(fds: Descriptors, rank_environ: dict[str, str]) -> NoReturn:
         import traceback
 
         traceback.print_exc()
-    _leave(code)
+    leave(code)
 
 
 def _live(
@@ -216,8 +216,11 @@ def _end_group() -> None:
     recorder.stop()
 
 
-def _leave(code: int) -> NoReturn:
-    """End the process without tearing the interpreter down (with torch loaded that takes 0.4 s)."""
+def leave(code: int) -> NoReturn:
+    """End the process without tearing the interpreter down.
+
+    With torch loaded that takes 0.4 s, and a thread of torch that is still there may abort the process.
+    """
     if code == 0:
         with contextlib.suppress(BaseException):
             for thread in threading.enumerate():

@@ -51,6 +51,7 @@ def write_failure(output: Path, text: str) -> None:
 
 def _from_report(tail: Sequence[str], exit_code: int) -> str:
     """From torchrun's own report, when the rank was killed and could leave nothing."""
+    tail = list(tail)  # a deque takes no slice
     starts = [number for number, line in enumerate(tail) if line.startswith("Root Cause")]
     if starts:
         facts = [line.strip() for line in tail[starts[-1] + 1 :]]

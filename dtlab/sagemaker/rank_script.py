@@ -13,6 +13,7 @@ from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
 from dtlab.ranks.agent_errors import tell_agent
+from dtlab.ranks.worker import leave
 
 __all__ = ["put_back", "run"]
 
@@ -51,4 +52,9 @@ def run(words: Sequence[str]) -> None:
 if __name__ == "__main__":
     from torch.distributed.elastic.multiprocessing.errors import record
 
-    record(run)(sys.argv[1:])
+    try:
+        record(run)(sys.argv[1:])
+    except SystemExit as stop:
+        if stop.code:
+            raise
+    leave(0)

@@ -4,6 +4,7 @@ import os
 import sys
 
 from dtlab.cli import main
+from dtlab.ranks.worker import leave
 
 
 def _train() -> int | None:
@@ -15,4 +16,7 @@ if os.environ.get("TORCHELASTIC_ERROR_FILE"):
 
     _train = record(_train)  # the agent's report then shows an exception with its traceback
 
-sys.exit(_train())
+code = _train()
+if code:
+    sys.exit(code)
+leave(0)

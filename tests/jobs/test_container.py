@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,7 @@ def test_reason_of_a_rank_that_was_killed_is_in_the_agents_report(tmp_path):
         "  exitcode  : -9 (pid: 7)",
         "  traceback : Signal 9 (SIGKILL) received by PID 7",
     ]
-    text = reason(tmp_path / "none", report, 1)
+    text = reason(tmp_path / "none", deque(report, maxlen=50), 1)
     assert "rank      : 1" in text
     assert "SIGKILL" in text
     assert reason(tmp_path / "none", ["last words", ""], 3) == "torchrun ended with exit code 3: last words"
