@@ -100,7 +100,10 @@ def main(tokens: Sequence[str] | None = None) -> int:
     except SystemExit as stop:  # --help and --version print and leave
         return int(stop.code or 0)
     with _terminable():
-        return guarded(lambda: command(*bound.args, **bound.kwargs))
+        try:
+            return guarded(lambda: command(*bound.args, **bound.kwargs))
+        except _Terminated:
+            return _say_terminated()
 
 
 def _with_way_out(error: Exception, words: list[str]) -> Exception:
@@ -172,8 +175,7 @@ def guarded(call) -> int:
     except UserError as error:
         return _refuse(error)
     except _Terminated:
-        print("dtlab: terminated", file=sys.stderr)
-        return 128 + signal.SIGTERM
+        raise  # also from the lines below: it may come at any time
     except KeyboardInterrupt:
         print("dtlab: interrupted", file=sys.stderr)
         return 130
@@ -193,16 +195,21 @@ def guarded(call) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _say_terminated() -> int:
+    from dtlab.ranks.agent_errors import tell_agent
+
+    code = 128 + signal.SIGTERM
+    if not tell_agent("ended by SIGTERM") or os.environ.get("RANK", "0") == "0":
+        print("dtlab: terminated", file=sys.stderr)
+    return code
+
+
 def _refuse(error: Exception, *, same_on_all_ranks: bool = False) -> int:
-    from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
+    from dtlab.ranks.agent_errors import tell_agent_after_rank_0
 
     line = one_line(str(error), most=10_000)
-    if tell_agent(line):
-        try:
-            leave_to_rank_0()
-        except _Terminated:  # by the agent, because rank 0 has spoken and left
-            return 2
-    elif same_on_all_ranks and os.environ.get("RANK", "0") != "0":
+    told = tell_agent_after_rank_0(line)
+    if not told and same_on_all_ranks and os.environ.get("RANK", "0") != "0":
         return 2
     print(f"dtlab: {line}", file=sys.stderr)
     return 2

@@ -2,8 +2,9 @@
 
 torchrun's agent reports a failed rank with a box of its own. It holds the rank's message when the rank has
 left it in the file that the agent names, and a pointer to torch's documentation otherwise. Every rank sees
-the same bad input at about the same time; the first to leave makes the agent end the others. So rank 0 goes
-first, and another rank speaks for itself only when rank 0 had nothing to say.
+the same bad input at about the same time; the first to leave makes the agent end the others, and the agent
+takes the earliest message for the root cause. So rank 0 goes first, and another rank speaks for itself only
+when rank 0 had nothing to say.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-__all__ = ["leave_to_rank_0", "tell_agent"]
+__all__ = ["tell_agent", "tell_agent_after_rank_0"]
 
 FILE = "TORCHELASTIC_ERROR_FILE"
-_RANK_0_FIRST = 5.0
+_RANK_0_FIRST = 10.0
 
 
 def tell_agent(line: str, environ: Mapping[str, str] = os.environ) -> bool:
@@ -36,9 +37,10 @@ def tell_agent(line: str, environ: Mapping[str, str] = os.environ) -> bool:
     return True
 
 
-def leave_to_rank_0(
-    environ: Mapping[str, str] = os.environ, *, wait: Callable[[float], None] = time.sleep
-) -> None:
-    """On other ranks than 0, wait for the agent to end this process because rank 0 has left."""
+def tell_agent_after_rank_0(
+    line: str, environ: Mapping[str, str] = os.environ, *, wait: Callable[[float], None] = time.sleep
+) -> bool:
+    """:func:`tell_agent`; other ranks than 0 first wait for the agent to end them because rank 0 has left."""
     if environ.get(FILE) and environ.get("RANK", "0") != "0":
         wait(_RANK_0_FIRST)
+    return tell_agent(line, environ)

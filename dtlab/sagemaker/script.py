@@ -40,11 +40,10 @@ def main(environ: Mapping[str, str] = os.environ) -> int:
 
 def refuse(error: UserError) -> int:
     """Say what the user must mend, once for all ranks and where the launcher reports it; the exit code, 2."""
-    from dtlab.ranks.agent_errors import leave_to_rank_0, tell_agent
+    from dtlab.ranks.agent_errors import tell_agent_after_rank_0
 
     line = one_line(str(error), most=10_000)
-    if tell_agent(line):
-        leave_to_rank_0()
+    tell_agent_after_rank_0(line)
     print(f"dtlab: {line}", flush=True)
     return 2
 

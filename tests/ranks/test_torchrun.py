@@ -77,14 +77,18 @@ def test_sigterm_to_the_agent_saves_within_its_grace_time_and_the_run_goes_on(wo
     assert f"step-{saved['step']:010d}" in resumed["checkpoint"]
 
 
-def test_bad_input_is_one_line_of_rank_0_and_the_cause_in_the_agents_report(words, tmp_path):
+@pytest.mark.parametrize("late", ["0", "1"])
+def test_bad_input_is_one_line_of_rank_0_and_the_cause_in_the_agents_report(words, tmp_path, late):
     bad = ["--run.instance", "ml.g5.13xlarge", "--run.output", str(tmp_path)]
+    slow = f"import os, time\nif os.environ.get('RANK') == '{late}':\n    time.sleep(2)\n"
+    (tmp_path / "sitecustomize.py").write_text(slow)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
     done = subprocess.run(
         [*TORCHRUN, "-m", "dtlab.train", *words, *bad],
         capture_output=True,
         text=True,
         timeout=120,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, "PYTHONPATH": path},
     )
     lines = done.stderr.splitlines()
     (said,) = [line for line in lines if line.startswith("dtlab: ")]
