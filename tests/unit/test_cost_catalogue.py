@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -189,19 +188,15 @@ def test_tables_are_part_of_the_package() -> None:
 
 def test_a_price_is_found_in_a_fresh_python_without_torch() -> None:
     code = (
-        "import time; start = time.perf_counter()\n"
+        "import time; start = time.process_time()\n"  # a busy machine does not count
         "from dtlab.cost.billing import cost; cost('ml.g5.12xlarge', 60).line()\n"
-        "seconds = time.perf_counter() - start\n"
+        "seconds = time.process_time() - start\n"
         "import sys; print(seconds, 'torch' in sys.modules or 'numpy' in sys.modules)"
     )
-    best = 10.0
-    deadline = time.monotonic() + 30
-    while best > 0.2 and time.monotonic() < deadline:  # a busy machine may need another try
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        seconds, heavy = done.stdout.split()
-        assert heavy == "False"
-        best = min(best, float(seconds))
-    assert best <= 0.2
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, heavy = done.stdout.split()
+    assert heavy == "False"
+    assert float(seconds) <= 0.2
 
 
 @pytest.mark.parametrize("usd", [float("nan"), float("inf"), -1.0, 0.0, True, "3"])
