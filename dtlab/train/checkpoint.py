@@ -50,7 +50,8 @@ class Checkpointer:
         group: the ranks that train together; default: all.
         on_failure: ``"raise"``: a save that failed raises (in the background: at the next save or wait);
             ``"warn"``: a :class:`DtlabWarning` each time with the last good step, and training goes on.
-        enter_seconds: how long a save waits for a rank that does not come, before it is named.
+        enter_seconds: how long a save waits for a rank that does not come, before it is named; a load waits
+            three times as long.
         timeout: seconds for one exchange between ranks, the slowest rank's writing included.
 
     Raises:
@@ -226,9 +227,10 @@ class Checkpointer:
         Others that are newer are passed over with a line each: torn, damaged, or not seen by a rank.
 
         Raises:
+            LateRankError: a rank did not call it.
             UserError: rank 0 has a complete one, but there is none that all ranks can use.
         """
-        self._finish()
+        self._enter("latest()")
         return newest_for_all(self.folder, self._group, self._say)
 
     def load(self, parts: Mapping[str, Any], info: CheckpointInfo | None = None) -> CheckpointInfo | None:
@@ -245,17 +247,23 @@ class Checkpointer:
             The checkpoint, or None where there is none.
 
         Raises:
+            LateRankError: a rank did not call it.
             UserError: on every rank: a part is not in the checkpoint or does not fit. When the checkpoint
                 cannot be read, no part has been changed.
         """
-        self._finish()
-        found = info if info is not None else self.latest()
+        self._enter("load()")
+        found = info if info is not None else newest_for_all(self.folder, self._group, self._say)
         if found is None:
             return None
         states = read_states(found.path, parts, self._group)
         self._together(lambda: self._apply(parts, states, found))
         self._good = self._seen_step = found.step
         return found
+
+    def _enter(self, what: str) -> None:
+        self._finish()
+        # Ranks that have just built their models are further apart than ranks that train.
+        enter(self._group, what, 3 * self._enter_seconds)
 
     def _apply(self, parts: Mapping[str, Any], states: dict[str, Any], info: CheckpointInfo) -> None:
         for name, part in parts.items():

@@ -89,13 +89,19 @@ def gather_state(
 
 
 def scatter_state(
-    state: Mapping[str, Any], model: nn.Module | Pipeline, optimizer: Optimizer | None = None
+    state: Mapping[str, Any],
+    model: nn.Module | Pipeline,
+    optimizer: Optimizer | None = None,
+    *,
+    enter_seconds: float = 30.0,
 ) -> None:
     """Put what ``gather_state`` gave into ``model`` and ``optimizer``, in any layout (collective).
 
-    Rank 0's ``state`` counts and is sent tensor by tensor; give {} on the other ranks.
+    Rank 0's ``state`` counts and is sent tensor by tensor; give {} on the other ranks. A rank that does not
+    come within ``enter_seconds`` is named (gloo).
 
     Raises:
+        LateRankError: a rank did not call this.
         UserError: on every rank: names or shapes of another model. Then nothing has been changed.
 
     >>> layer, twin = nn.Linear(2, 1), nn.Linear(2, 1)
@@ -103,6 +109,7 @@ def scatter_state(
     >>> torch.equal(layer.weight, twin.weight)
     True
     """
+    enter_all("scatter_state()", enter_seconds)
     modules = _modules(model)
     names = _names(modules, optimizer)
     values = _flat(state) if agreement.rank() == 0 else {}

@@ -224,6 +224,23 @@ def test_a_rank_that_does_not_enter_save_is_named(late, tmp_path):
     assert f"all ranks must enter save(step=7), and rank {late} did not within 2 s" in str(caught.value)
 
 
+def one_rank_does_not_load(call: str, late: int, folder: Path) -> None:
+    with dtlab.world() as w, Checkpointer(folder, enter_seconds=1) as checkpoints:
+        if w.rank == late:
+            time.sleep(30)
+        elif call == "load()":
+            checkpoints.load({"value": {"x": 1}})
+        else:
+            checkpoints.latest()
+
+
+@pytest.mark.parametrize(("call", "late"), [("load()", 0), ("load()", 1), ("latest()", 1)])
+def test_a_rank_that_does_not_enter_load_is_named(call, late, tmp_path):
+    with pytest.raises(dtlab.RankError) as caught:
+        launch(one_rank_does_not_load, 2, call, late, tmp_path)
+    assert f"all ranks must enter {call}, and rank {late} did not within 3 s" in str(caught.value)
+
+
 def disagree(folder: Path) -> dict[str, Any]:
     with dtlab.world() as w, Checkpointer(folder, on_failure="raise") as checkpoints:
         found: dict[str, Any] = {}

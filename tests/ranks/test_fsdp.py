@@ -283,14 +283,17 @@ def test_what_cannot_be_sharded_is_refused_by_name(ranks: Any) -> None:
         assert found["no plan"] == "tp = 2: there is no plan for Linear; take tp = 1"
 
 
-def only_rank_0_gathers() -> None:
+def only_rank_0(call: str) -> None:
     with dtlab.world() as w:
         model = sharded(gpt())
-        if w.is_main:
+        if w.is_main and call == "gather_state()":
             gather_state(model, enter_seconds=2)
+        elif w.is_main:
+            scatter_state({}, model, enter_seconds=2)
 
 
-def test_a_state_that_rank_0_alone_asks_for_names_the_missing_rank() -> None:
+@pytest.mark.parametrize("call", ["gather_state()", "scatter_state()"])
+def test_a_state_that_rank_0_alone_asks_for_names_the_missing_rank(call: str) -> None:
     with pytest.raises(dtlab.RankError) as caught:
-        dtlab.launch(only_rank_0_gathers, 2, timeout=120, echo=False)
-    assert "all ranks must enter gather_state(), and rank 1 did not within 2 s" in str(caught.value)
+        dtlab.launch(only_rank_0, 2, call, timeout=120, echo=False)
+    assert f"all ranks must enter {call}, and rank 1 did not within 2 s" in str(caught.value)
