@@ -29,7 +29,7 @@ GLOBAL_BATCH = 64  # samples of one step over all ranks together, so the loss is
 MICRO_BATCHES = 4  # of a pipeline's step
 
 
-def own_model() -> nn.Sequential:
+def own_model() -> nn.Module:
     """Your model; the same weights on every rank."""
     torch.manual_seed(0)
     hidden = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(6)]

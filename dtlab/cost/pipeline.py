@@ -12,7 +12,7 @@ Zero bubble: Qi et al., arXiv 2401.10241.
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Literal
 
 from dtlab.cost.parameters import decoder_units
@@ -36,11 +36,14 @@ def micro_batches_per_round(num_ranks: int, num_micro_batches: int) -> int:
     _check(num_ranks, num_micro_batches, 1)
     rounds = max(1, num_micro_batches // num_ranks)
     if num_micro_batches % rounds:
-        near = num_micro_batches - num_micro_batches % num_ranks
+        below, above = (
+            next(m for m in count(num_micro_batches + way, way) if m % max(1, m // num_ranks) == 0)
+            for way in (-1, 1)
+        )
         raise UserError(
             f"num_micro_batches = {num_micro_batches} with {num_ranks} ranks: interleaved and zero-bubble "
             f"schedules take them in max(1, {num_micro_batches} // {num_ranks}) = {rounds} equal rounds, and "
-            f"{rounds} does not divide {num_micro_batches}; take {near} or {near + num_ranks}"
+            f"{rounds} does not divide {num_micro_batches}; take {below} or {above}"
         )
     return num_micro_batches // rounds
 

@@ -51,7 +51,7 @@ class Checkpointer:
         on_failure: ``"raise"``: a save that failed raises (in the background: at the next save or wait);
             ``"warn"``: a :class:`DtlabWarning` each time with the last good step, and training goes on.
         enter_seconds: how long a save waits for a rank that does not come, before it is named; a load waits
-            three times as long.
+            six times as long.
         timeout: seconds for one exchange between ranks, the slowest rank's writing included.
 
     Raises:
@@ -263,7 +263,7 @@ class Checkpointer:
     def _enter(self, what: str) -> None:
         self._finish()
         # Ranks that have just built their models are further apart than ranks that train.
-        enter(self._group, what, 3 * self._enter_seconds)
+        enter(self._group, what, 6 * self._enter_seconds)
 
     def _apply(self, parts: Mapping[str, Any], states: dict[str, Any], info: CheckpointInfo) -> None:
         for name, part in parts.items():

@@ -93,7 +93,7 @@ def scatter_state(
     model: nn.Module | Pipeline,
     optimizer: Optimizer | None = None,
     *,
-    enter_seconds: float = 30.0,
+    enter_seconds: float = 60.0,
 ) -> None:
     """Put what ``gather_state`` gave into ``model`` and ``optimizer``, in any layout (collective).
 

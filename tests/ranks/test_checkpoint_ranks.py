@@ -225,7 +225,7 @@ def test_a_rank_that_does_not_enter_save_is_named(late, tmp_path):
 
 
 def one_rank_does_not_load(call: str, late: int, folder: Path) -> None:
-    with dtlab.world() as w, Checkpointer(folder, enter_seconds=1) as checkpoints:
+    with dtlab.world() as w, Checkpointer(folder, enter_seconds=0.5) as checkpoints:
         if w.rank == late:
             time.sleep(30)
         elif call == "load()":

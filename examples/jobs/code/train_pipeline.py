@@ -78,7 +78,7 @@ class WholeState:
 def main() -> int:
     put_back(os.environ)
     settings = Settings.of_job()
-    shape = {"sequence": settings.sequence, "dim": settings.dim}
+    shape: dict[str, Any] = {"sequence": settings.sequence, "dim": settings.dim}
     shape |= {"num_layers": settings.num_layers, "num_heads": settings.num_heads}
     stages, micro_batches = (int(os.environ.get(f"DTLAB_{n}", "1")) for n in ("STAGES", "MICRO_BATCHES"))
     every_seconds = float(os.environ.get("DTLAB_CHECKPOINT_SECONDS", "1800"))
