@@ -114,6 +114,11 @@ def _as_it_failed(own: RankState, error: BaseException) -> RankState:
     return replace(own, completed=False, stack=frames or own.stack)
 
 
+def is_about_a_closed_connection(message: str) -> bool:
+    """Whether an error that only lost a peer says that the peer closed its end, not that it was late."""
+    return _LOST_PEER.search(message) is not None
+
+
 @contextlib.contextmanager
 def naming_late_ranks() -> Iterator[None]:
     """Errors of collectives inside this block name the late rank, if a recorder runs in this process."""

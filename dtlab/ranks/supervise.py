@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtlab.ranks import asking, channel, crash, processes, stores
+from dtlab.ranks import asking, channel, crash, late, processes, stores
 from dtlab.ranks.rank_handle import Rank
 from dtlab.ranks.report import RankReport
 from dtlab.ranks.stop_requests import StopRequests
@@ -31,7 +31,8 @@ from dtlab.ranks.worker import Descriptors
 EARLY_SECONDS = 5.0
 LEAVE_SECONDS = 30.0  # for exit handlers of ranks that have returned
 _REPORT_SECONDS = 0.25  # after a failure, for the reports of the others
-_CAUSE_SECONDS = 1.0  # when so far ranks only lost a peer, for the report of the one that went away
+_CAUSE_SECONDS = 1.0  # when so far ranks only gave up on a peer, for the report of that one
+_CLOSED_SECONDS = 5.0  # when its connection was closed, and for those that wait for it: they will tell
 _ASK_SECONDS = 0.5  # for the answers of survivors of a failure
 _ASK_LATE_SECONDS = 2.0  # at a timeout the answers are all there is to tell
 START_SECONDS = 120.0  # until every rank runs its function; loaded machines import torch slowly
@@ -119,6 +120,7 @@ class Run:
         failed_at: float | None = None
         leave_by: float | None = None
         look_at: float | None = None
+        asked = False
         joining: set[int] = set()
         while any(not rank.gone for rank in self.ranks):
             self._turn(self._pause(deadline, failed_at is not None or leave_by is not None))
@@ -128,9 +130,10 @@ class Run:
             failures = [rank for rank in self.ranks if rank.failed_at is not None]
             if failures:
                 failed_at = failed_at or now
-                alone = all(rank.failure is not None and rank.failure["lost_peer"] for rank in failures)
-                if now >= failed_at + (_CAUSE_SECONDS if alone else _REPORT_SECONDS):
+                if not asked and now >= failed_at + self._patience(failures):
                     self._ask(_ASK_SECONDS)
+                    asked = True
+                if asked and (now >= failed_at + _CLOSED_SECONDS or not any(map(_will_fail, self.ranks))):
                     self.stop(ON_FAILURE)
                     return
             elif all(rank.returned_at is not None for rank in self.ranks):
@@ -162,6 +165,15 @@ class Run:
                     self._ask(_ASK_LATE_SECONDS)
                     self.stop(ON_DEADLOCK if asking.deadlocked(self.ranks) else ON_INTERRUPT)
                     return
+
+    def _patience(self, failures: Sequence[Rank]) -> float:
+        """Seconds from the first failure to the end of the others."""
+        lost = [rank.failure for rank in failures if rank.failure is not None and rank.failure["lost_peer"]]
+        if len(lost) < len(failures):
+            return _REPORT_SECONDS
+        unheard = any(rank.failed_at is None and rank.returned_at is None for rank in self.ranks)
+        closed = any(late.is_about_a_closed_connection(failure["message"]) for failure in lost)
+        return _CLOSED_SECONDS if unheard and closed else _CAUSE_SECONDS
 
     def _end_in_grace(self, now: float) -> bool:
         """Hand the signal on to the ranks, to each one's own process only; True when their time is over."""
@@ -301,3 +313,10 @@ class Run:
     def _ask(self, timeout: float) -> None:
         """Ask the ranks that still run for their last operation, before they are stopped."""
         asking.ask(self.ranks, self.store, self.folder, timeout, lambda: self._turn(0.2))
+
+
+def _will_fail(rank: Rank) -> bool:
+    """Whether a rank will notice by itself that another failed: it waits for it, or is too busy to answer."""
+    if rank.gone or rank.failed_at is not None or rank.returned_at is not None or not rank.started:
+        return False
+    return rank.state is None or (rank.state.waits and rank.state.sequence is not None)

@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import signal
+import subprocess
 import sys
 import time
 
@@ -101,6 +102,40 @@ def test_a_rank_that_dies_is_named_with_its_code_or_signal(act, first, also):
     assert also in str(error)
     assert error.rank == 1
     assert "rank 0 lost its peer" in str(error)
+
+
+class TakesLongToTell(Exception):
+    def __str__(self):
+        time.sleep(1)  # the other rank has lost this one by then; asked for several times
+        return "bad lr"
+
+
+def raise_what_takes_long_to_tell():
+    raise TakesLongToTell
+
+
+def test_the_reason_of_a_rank_is_waited_for_though_its_peer_was_the_first_to_tell():
+    error = failing(joined_then, 2, 1, raise_what_takes_long_to_tell)
+    assert str(error).splitlines()[0] == "rank 1 of 2 failed: TakesLongToTell: bad lr"
+    assert "rank 0 lost its peer in barrier #2" in str(error)
+
+
+def peer_is_held_up(pids):
+    with dtlab.world() as w:
+        (pids / str(w.rank)).write_text(str(os.getpid()))
+        w.barrier()
+        if w.rank == 1:
+            peer = int((pids / "0").read_text())
+            os.kill(peer, signal.SIGSTOP)
+            subprocess.Popen(["sh", "-c", f"sleep 1.5; kill -CONT {peer}"], start_new_session=True)
+            raise_value_error()
+        w.barrier()
+
+
+def test_a_peer_that_the_machine_holds_up_gets_the_time_to_tell_what_happened_to_it(tmp_path):
+    error = failing(peer_is_held_up, 2, tmp_path)
+    assert str(error).splitlines()[0] == "rank 1 of 2 failed: ValueError: bad lr"
+    assert "rank 0 lost its peer in barrier #2" in str(error)
 
 
 def peer_sleeps():
@@ -211,7 +246,7 @@ def test_a_rank_that_holds_the_interpreter_lock_is_found_too():
 
 
 def own_timeout():
-    with dtlab.world(timeout=1.5) as w:
+    with dtlab.world(timeout=1.5, join_timeout=60) as w:
         w.barrier()
         if w.rank == 1:
             time.sleep(1000)
