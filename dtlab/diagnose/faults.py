@@ -177,9 +177,17 @@ def _arm(fault: Fault, folder: Path, notes: Path) -> None:
         return method
 
     if fault.place == "start":
-        threading.Timer(0.01 * fault.step, strike).start()
+        threading.Thread(target=_strike_at_start, args=(0.01 * fault.step, strike), daemon=True).start()
     Trainer.step = counted("train", Trainer.step)  # type: ignore[method-assign]
     Watch.between = counted("evaluate", Watch.between)  # type: ignore[method-assign]
+
+
+def _strike_at_start(seconds: float, strike: Any) -> None:
+    """That long after the run has begun to listen; before, SIGTERM ends a process that has done nothing."""
+    while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    strike()
 
 
 def _strike_while_writing(folder: Path, strike: Any) -> None:

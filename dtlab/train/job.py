@@ -65,12 +65,12 @@ def run(
     Raises:
         UserError: the configuration, the data or a path is wrong.
     """
-    check_store(config, os.environ)
-    billing.cost(config.run.instance, 1.0)  # an unknown instance is refused before ranks join, on all alike
-    url = config.checkpoint.spot_notice
-    with plain_warnings(), StopSignals() as signals, world(seed=config.run.seed) as w:
+    with plain_warnings(), StopSignals() as signals:  # before all else: a signal may come at any time
+        check_store(config, os.environ)
+        billing.cost(config.run.instance, 1.0)  # an unknown one is refused before ranks join, on all alike
+        url = config.checkpoint.spot_notice
         notice = SpotNotice(signals, EC2 if url == "ec2" else url) if url is not None else nullcontext()
-        with notice:
+        with world(seed=config.run.seed) as w, notice:
             return Job(config, w, signals, referee, judge_every).report()
 
 

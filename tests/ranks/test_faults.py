@@ -1,10 +1,12 @@
 """A run that is killed or told to stop, at any moment, ends as if nothing had happened."""
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import dtlab
 from dtlab.data.config import DataConfig
 from dtlab.diagnose.faults import Fault, random_faults, reference, try_fault, weights
 from dtlab.train.config import CheckpointConfig, ModelConfig, OptimConfig, RunConfig, TrainConfig
@@ -74,6 +76,19 @@ def test_told_to_stop_saves_within_the_grace_time_and_goes_on(fault, whole, tmp_
     assert_as_if_nothing_happened(trial)
     assert trial.seconds_to_checkpoint is not None
     assert trial.seconds_to_checkpoint < CONFIG.checkpoint.grace_seconds
+
+
+def told_at_once(config):
+    """The signal comes before the run has done anything."""
+    from dtlab.train import job
+
+    job.check_store = lambda *_: signal.raise_signal(signal.SIGTERM)
+    return job.run(config)["stopped_by"]
+
+
+def test_told_to_stop_in_its_first_instant_stops_like_any_other_run(tmp_path):
+    config = replace(CONFIG, run=replace(CONFIG.run, folder=tmp_path / "run"))
+    assert list(dtlab.launch(told_at_once, 2, config, timeout=90, echo=False)) == ["SIGTERM", "SIGTERM"]
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 4)])
