@@ -102,7 +102,7 @@ def test_bad_input_is_one_line_of_rank_0_and_the_cause_in_the_agents_report(word
 
 
 RESTARTED = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 import dtlab
 died = Path(sys.argv[1])
@@ -112,6 +112,8 @@ with dtlab.world() as w:
     if first and w.rank == 1:
         died.write_text("")
         os._exit(7)
+    if first:
+        time.sleep(1000)  # until its agent ends it: in a collective it fails too, which its agent may count
     counts = w.gather(os.environ["TORCHELASTIC_RESTART_COUNT"], dst=None)
     os.write(1, f"rank {w.rank} counts {counts}\\n".encode())
 with dtlab.world() as w:
