@@ -7,7 +7,7 @@ LATE = """
     import sys, time
     import dtlab, torch, torch.distributed as dist
     torch.manual_seed(0)
-    with dtlab.world(timeout=TIMEOUT) as w:
+    with dtlab.world(timeout=TIMEOUT, join_timeout=60) as w:
         SETUP
         for step in range(3):
             if w.rank == 1 and step == 2:
