@@ -1,11 +1,9 @@
 """Inside the container: who am I, how many ranks, what is left as the job set it, and why a rank failed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from dtlab.sagemaker.container import cluster_of, network_variables, variables
 from dtlab.sagemaker.failure import reason
 from dtlab.sagemaker.first_process import torchrun
 from dtlab.sagemaker.hosts import make_container, variables_of_host
+from dtlab.sagemaker.rehearsal import free_port
 from dtlab.sagemaker.source import pack
 
 HOSTS = ["algo-1", "algo-2"]
@@ -157,7 +156,7 @@ def test_failing_rank_is_told_in_the_failure_file_and_its_variables_are_put_back
         "assert sys.argv[1:] == ['--lr', '0.1'], sys.argv\n"
         "if os.environ['RANK'] == '1':\n"
         "    raise ValueError('bad lr')\n"
-        "time.sleep(60)\n"
+        "time.sleep(1000)\n"
     )
     code = tmp_path / "code"
     code.mkdir()
@@ -174,17 +173,14 @@ def test_failing_rank_is_told_in_the_failure_file_and_its_variables_are_put_back
         channels={"code": code},
     )
     given = {"DTLAB_RANKS_PER_HOST": "2", "NCCL_PROTO": "Simple", "DTLAB_SET_NCCL_PROTO": "LL"}
-    environ = variables_of_host(container, given, job="demo", port=0)
-    del environ["SM_MASTER_PORT"]
-    environ["SM_MASTER_PORT"] = str(20_000 + os.getpid() % 20_000)
+    environ = variables_of_host(container, given, job="demo", port=free_port())
     container.start(
         [sys.executable, str(container.base / "input/data/code/bootstrap.py"), "train.py"], environ
     )
     try:
         assert container.process is not None
-        began = time.monotonic()
-        assert container.process.wait(timeout=120) == 1, container.last_lines(40)
-        assert time.monotonic() - began < 60, "the other rank was waited for"
+        # The other rank sleeps far longer.
+        assert container.process.wait(timeout=200) == 1, container.last_lines(40)
     finally:
         container.kill()
     told = (container.base / "output/failure").read_text()
