@@ -26,7 +26,7 @@ def two_backwards() -> dict[str, Any]:
 
 
 def test_gradients_and_buckets_are_noted_in_order_on_every_rank() -> None:
-    for rank, result in enumerate(dtlab.launch(two_backwards, 2, timeout=30, echo=False)):
+    for rank, result in enumerate(dtlab.launch(two_backwards, 2, timeout=60, echo=False)):
         line = result["line"]
         assert line.rank == rank
         names = {f"{layer}.{kind}" for layer in range(4) for kind in ("weight", "bias")}

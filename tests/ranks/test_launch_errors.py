@@ -157,7 +157,7 @@ def test_a_peer_that_never_notices_is_told_and_stopped(fn):
     assert re.search(
         r"rank 0 was stopped at test_launch_errors.py:\d+ in peer_sleeps: time.sleep", str(error)
     )
-    assert error.seconds < 15
+    assert error.seconds < 30
 
 
 def all_fail():
@@ -213,6 +213,10 @@ def test_a_result_that_cannot_be_pickled_names_its_type():
     assert "rank 0 of 2 failed: TypeError: the result (generator) cannot be sent back" in str(error)
 
 
+# Seconds until time is up: ranks that share two cores with other tests must have met by then.
+TO_MEET = 6.0
+
+
 def one_sleeps_before_a_collective():
     dist.init_process_group("gloo")
     dist.all_reduce(torch.ones(2))
@@ -229,20 +233,20 @@ def one_holds_the_lock():
 
 
 def test_a_timeout_names_the_late_rank_and_both_operations():
-    error = failing(one_sleeps_before_a_collective, timeout=2)
+    error = failing(one_sleeps_before_a_collective, timeout=TO_MEET)
     first = str(error).splitlines()[0]
-    assert first.startswith("timeout after 2 s: rank 1 of 2 is late: last operation all_reduce #1")
+    assert first.startswith("timeout after 6 s: rank 1 of 2 is late: last operation all_reduce #1")
     assert "rank 0 waits in all_reduce #2" in first
     assert (error.rank, error.late, error.exception_type) == (1, (1,), "TimeoutError")
     assert any("-->" in line and "time.sleep(1000)" in line for line in error.cell_lines)
-    assert error.seconds < 15
+    assert error.seconds < 30
 
 
 def test_a_rank_that_holds_the_interpreter_lock_is_found_too():
-    error = failing(one_holds_the_lock, timeout=1)
+    error = failing(one_holds_the_lock, timeout=TO_MEET)
     assert error.late == (1,)
     assert any("-->" in line and "re.match" in line for line in error.cell_lines)
-    assert error.seconds < 15
+    assert error.seconds < 30
 
 
 def own_timeout():
@@ -325,7 +329,7 @@ def test_leaving_a_world_while_another_waits_names_both_and_the_operation():
     first = str(error).splitlines()[0]
     assert first.startswith("rank 0 of 2 failed")
     assert "rank 1 waits in barrier #2" in first
-    assert error.seconds < 20
+    assert error.seconds < 30
 
 
 def dies_while_attempts_are_left(folder, failures):
@@ -374,6 +378,6 @@ def _at_work_when_time_is_up(path):
 
 
 def test_a_rank_at_work_cleans_up_when_time_is_up_though_another_waits_in_a_collective(tmp_path):
-    with pytest.raises(dtlab.RankError, match="timeout after 2 s"):
-        dtlab.launch(_at_work_when_time_is_up, 2, tmp_path / "file", timeout=2, echo=False)
+    with pytest.raises(dtlab.RankError, match="timeout after 6 s"):
+        dtlab.launch(_at_work_when_time_is_up, 2, tmp_path / "file", timeout=TO_MEET, echo=False)
     assert (tmp_path / "file").read_text() == "cleaned up"

@@ -65,7 +65,7 @@ def late():
         if w.rank == 1:
             time.sleep(1000)
         w.barrier()
-dtlab.launch(late, 2, timeout=2)
+dtlab.launch(late, 2, timeout=6)
 """,
     """
 def forever():
@@ -152,7 +152,7 @@ def test_an_error_shows_the_cells_lines_and_nothing_of_the_launcher(notebook):
 
 def test_a_cell_that_hangs_ends_by_itself_and_names_rank_and_operation(notebook):
     text = error(notebook.cells[_LATE])
-    assert "timeout after 2 s: rank 1 of 2 is late: last operation barrier #1" in text
+    assert "timeout after 6 s: rank 1 of 2 is late: last operation barrier #1" in text
     assert "rank 0 waits in barrier #2" in text
     assert "time.sleep(1000)" in text
 

@@ -245,8 +245,8 @@ def train_uneven(how, *, stay_alive=0.0):
 def test_a_rank_that_ran_out_and_stays_alive_ends_the_launch_without_completed(tmp_path):
     started = time.monotonic()
     with pytest.raises(dtlab.RankError) as caught:
-        launch(train_uneven, 3, "naive", stay_alive=300, timeout=4, log_dir=tmp_path)
-    assert time.monotonic() - started < 20
+        launch(train_uneven, 3, "naive", stay_alive=300, timeout=8, log_dir=tmp_path)
+    assert time.monotonic() - started < 60
     assert caught.value.late == (2,) or caught.value.rank == 2
     logs = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
     assert logs

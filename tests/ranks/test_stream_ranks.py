@@ -150,7 +150,7 @@ def each_its_own_files(log):
 def test_ranks_that_read_their_own_files_take_unequal_steps_and_the_stream_equal_ones(log):
     # 610 rows against 400: 13 steps against 9.
     with pytest.raises(dtlab.RankError, match="rank 1 of 2 has left after all_reduce #9, but rank 0 waits"):
-        launch(each_its_own_files, 2, log, timeout=8)
+        launch(each_its_own_files, 2, log, timeout=60)
     # 3 files for 4 ranks: nobody is without rows.
     results = launch(train, 4, log, {"prefetch": 0}, 11)
     assert [sum(map(len, result["seen"])) for result in results] == [253, 253, 252, 252]

@@ -285,7 +285,7 @@ def test_log_lines_name_their_rank_on_screen_and_in_the_file(tmp_path):
 def late(step_function, timeout):
     import time
 
-    with dtlab.world(timeout=timeout) as w:
+    with dtlab.world(timeout=timeout, join_timeout=60) as w:
         step = step_function()
         for number in range(3):
             if w.rank == 1 and number == 2:
@@ -306,7 +306,7 @@ def backward_step():
 
 @pytest.mark.parametrize(
     ("step_function", "limits"),
-    [(all_reduce_step, (4, None)), (backward_step, (100, 6))],
+    [(all_reduce_step, (8, None)), (backward_step, (100, 6))],
     ids=["time limit of the launch", "time limit of the collective, inside backward"],
 )
 def test_time_limits_name_the_late_rank_and_its_operation(step_function, limits):
