@@ -80,7 +80,6 @@ with (
     expect_failure(
         mp.ProcessExitedException,
         match="terminated with exit code 1",
-        within=30,
         explain={
             "process 0": "the number that spawn hands to the function as its rank",
             "exit code 1": "it ended by an exception. Which one is not in the message",

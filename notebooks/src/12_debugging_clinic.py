@@ -90,7 +90,7 @@ with expect_failure(
         "rank 1 waits in all_reduce #4": "this rank made one more, and waits for a partner",
         "in skip_step: dist.all_reduce(gradient)": "the line that waits; the fault is not there",
         "same collective calls": "so: what did rank 0 do in one step that rank 1 did not?",
-        "lost its peer": "a consequence. Rank 1 did nothing wrong",
+        ("rank 1 lost its peer", "rank 1 was stopped"): "a consequence. Rank 1 did nothing wrong",
     },
 ) as failure:
     launch(clinic.skips_a_batch, 2, timeout=15, echo=False, log_dir=logs)
@@ -177,7 +177,8 @@ with expect_failure(
         "parameters that were not used in producing loss": "the cause, in torch's words",
         "find_unused_parameters=True": "one way out: a search through the graph in each step",
         "did not receive grad for rank 1: 1": "which rank, and the index of the parameter",
-        "rank 0 lost its peer in all_reduce": "rank 0 waited for rank 1's part of the gradients",
+        ("rank 0 lost its peer in all_reduce", "rank 0 was stopped"): "rank 0 waited for rank 1's "
+        "part of the gradients, or was on its way there",
     },
 ) as failure:
     launch(clinic.unused_head, 2, timeout=80, echo=False)
@@ -210,13 +211,14 @@ with expect_failure(
     explain={
         "has left after no collective yet": "this rank called all_reduce, and it did nothing",
         "waits in all_reduce #1 of group": "numbers count in each group for itself",
-        "failed too": "a second pair has the same fault",
+        ("failed too", "was stopped"): "a second pair has the same fault: it failed as well, "
+        "or was ended with the first",
     },
 ) as failure:
     launch(clinic.wrong_pairs, 4, timeout=15, echo=False, log_dir=logs)
 warned = [r for r in range(4) if "does not belong" in (logs / f"rank{r}.log").read_text()]
 print("ranks whose log has torch's warning 'does not belong to the given group':", warned)
-assert warned == [1, 2]
+assert failure.error.rank in warned and set(warned) <= {1, 2}
 
 # %% [markdown]
 # A rank that calls a collective of a group that it is *not* in gets a warning, and the call returns at once. `rank % 2` sends rank 1 to the second pair and rank 2 to the first.
@@ -253,8 +255,11 @@ with expect_failure(
     explain={
         "The client socket has timed out": "a rank that is no host of the store tries to connect",
         "trying to connect to (127.0.0.1": "compare address and port with those that rank 0 uses",
-        "rank 0 was stopped while it waited in init_process_group": "rank 0 is well, "
-        "and waits for a second rank",
+        (
+            "rank 0 was stopped while it waited in init_process_group",
+            "rank 0 was stopped",
+            "rank 0 had not started yet",
+        ): "rank 0 is well: it waits for a second rank, or is about to",
     },
 ):
     given = (clinic.file_wins, nobody_there, (20, 0.5))

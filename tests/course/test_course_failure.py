@@ -44,6 +44,19 @@ def test_an_explanation_of_something_the_message_does_not_say_fails_the_lab():
         raise ValueError("no rank answered")
 
 
+@pytest.mark.parametrize("said", ["lost its peer", "was stopped"])
+def test_of_fragments_that_depend_on_the_order_of_ranks_the_one_that_came_is_explained(said, capsys):
+    with expect_failure(ValueError, explain={("lost its peer", "was stopped"): "a consequence"}):
+        raise ValueError(f"rank 0 failed\n  rank 1 {said} in all_reduce")
+    assert capsys.readouterr().out.endswith(f'Reading it:\n  "{said}": a consequence\n')
+
+
+def test_an_explanation_of_which_no_fragment_came_fails_the_lab():
+    lab = expect_failure(ValueError, explain={("lost its peer", "was stopped"): "a consequence"})
+    with pytest.raises(OtherFailure, match="explains 'lost its peer' or 'was stopped', which"), lab:
+        raise ValueError("rank 0 failed")
+
+
 def test_an_interrupt_is_the_readers_own():
     with pytest.raises(KeyboardInterrupt), expect_failure(ValueError):
         raise KeyboardInterrupt
