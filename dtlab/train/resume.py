@@ -28,6 +28,7 @@ __all__ = [
 
 CHECKPOINTS, MODEL, _JOB = "checkpoints", "model", "job.json"
 _MOST_LOOKED_AT = 200
+_TICK_SECONDS = 0.01  # of 100 ticks a second, the fewest of Linux: a file may be dated so much too early
 # A run may go on with these changed, and a line says so; what the weights or the samples are, it may not.
 _FIXED = ("data", "model", "run.seed", "run.dtype", "run.refit", "optim.name")
 _PLACES = ("data.root", "data.path")
@@ -250,8 +251,9 @@ def _newest(output: Path) -> list[Path]:
 
 
 def _written_since(path: Path, since: float) -> bool:
+    """Also where the system dates files by its last tick, which came before ``since``."""
     try:
-        return path.stat().st_mtime >= since
+        return path.stat().st_mtime >= since - _TICK_SECONDS
     except OSError:
         return False
 

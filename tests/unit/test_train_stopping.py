@@ -216,6 +216,14 @@ def test_notice_of_a_spot_host_asks_to_stop_without_the_proxy_of_the_environment
         server.shutdown()
 
 
+@pytest.mark.parametrize(("date", "own"), [(1999.991, True), (1999.98, False)])
+def test_a_record_dated_by_the_systems_last_tick_is_the_runs_own(tmp_path, date, own):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "record.jsonl").touch()
+    os.utime(tmp_path / "run" / "record.jsonl", (date, date))  # Linux at 100 ticks a second, started at 2000
+    assert bool(after_failure(TrainConfig(run=RunConfig(output=tmp_path)), 2000.0)) == own
+
+
 def test_a_failure_names_the_last_complete_checkpoint_of_its_own_run(tmp_path):
     config = TrainConfig(run=RunConfig(output=tmp_path))
     assert after_failure(config, 0.0) == []  # it came to no folder
