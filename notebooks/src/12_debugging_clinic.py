@@ -585,7 +585,8 @@ with expect_failure(
     explain={
         "Ranks 1 failed to pass monitoredBarrier": "torch's own words, on rank 0: who did not come",
         "rank 1 of 2 is late: last operation no collective yet": "the recorder's: it is in none",
-        "in __getitem__": "where it is instead, which torch does not say: in the data set",
+        ("in __getitem__", "in stuck_reader"): "where it is instead, which torch does not say: "
+        "in the data set, or on its way there",
     },
     lines=1,
 ) as failure:
