@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import get_args
 
 from cyclopts import UNSET, App, Argument, ArgumentCollection, CycloptsError, Token
 from cyclopts.config import Dict
 
 from dtlab import __version__
+from dtlab.commands.ending import EndedBySignal, Ending
 from dtlab.errors import UserError, one_line
 from dtlab.ranks.variables import refuse_unreadable
 
@@ -85,7 +83,26 @@ app.command("dtlab.course.__main__:app", name="course", help="Build, verify and 
 
 def main(tokens: Sequence[str] | None = None) -> int:
     """Run ``dtlab`` with ``tokens`` (default: the command line) and return the exit code."""
-    words = _with_joined_answers(list(sys.argv[1:] if tokens is None else tokens))
+    ending = Ending()
+    try:
+        ending.begin()
+        code = _run(list(sys.argv[1:] if tokens is None else tokens))
+        ending.is_over = True
+        return code
+    except EndedBySignal as stop:
+        ending.is_over = True
+        return stop.say()
+    except Exception:
+        ending.is_over = True
+        if ending.number is None:
+            raise
+        return EndedBySignal(ending.number).say()  # what the signal broke, told in other words
+    finally:
+        ending.close(process_ends=tokens is None)
+
+
+def _run(words: list[str]) -> int:
+    words = _with_joined_answers(words)
     try:
         refuse_unreadable(os.environ)
         words = _written_out(words)
@@ -99,11 +116,7 @@ def main(tokens: Sequence[str] | None = None) -> int:
         return _refuse(_with_way_out(error, words), same_on_all_ranks=True)
     except SystemExit as stop:  # --help and --version print and leave
         return int(stop.code or 0)
-    with _terminable():
-        try:
-            return guarded(lambda: command(*bound.args, **bound.kwargs))
-        except _Terminated:
-            return _say_terminated()
+    return guarded(lambda: command(*bound.args, **bound.kwargs))
 
 
 def _with_way_out(error: Exception, words: list[str]) -> Exception:
@@ -148,33 +161,13 @@ def _list_flags() -> set[str]:
     }
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM ends a command as Ctrl-C does: its ranks end with it, and a line says so."""
-
-
-@contextmanager
-def _terminable() -> Iterator[None]:
-    def terminate(_number: int, _frame: object) -> None:
-        raise _Terminated
-
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 def guarded(call) -> int:
     """Run ``call`` and turn what the user can mend into a line and an exit code."""
     try:
         result = call()
     except UserError as error:
         return _refuse(error)
-    except _Terminated:
+    except EndedBySignal:
         raise  # also from the lines below: it may come at any time
     except KeyboardInterrupt:
         print("dtlab: interrupted", file=sys.stderr)
@@ -193,15 +186,6 @@ def guarded(call) -> int:
         print("\n  ".join([f"dtlab: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1
     return result if isinstance(result, int) else 0
-
-
-def _say_terminated() -> int:
-    from dtlab.ranks.agent_errors import tell_agent
-
-    code = 128 + signal.SIGTERM
-    if not tell_agent("ended by SIGTERM") or os.environ.get("RANK", "0") == "0":
-        print("dtlab: terminated", file=sys.stderr)
-    return code
 
 
 def _refuse(error: Exception, *, same_on_all_ranks: bool = False) -> int:
