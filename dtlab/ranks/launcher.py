@@ -103,7 +103,8 @@ def launch(
         UserError: an argument is wrong or not one of ``fn``'s, the port is in use, CUDA is in use and
             start_method is "fork", or the function cannot be pickled.
         RankError: a rank failed, or the time was up.
-        SystemExit: code 143, when SIGTERM came and the ranks did not return in their grace time.
+        SystemExit: code 143, when SIGTERM came and the ranks did not return in their grace time, or did not
+            listen for it.
 
     Example:
         >>> import dtlab
@@ -132,7 +133,7 @@ def launch(
             listener = None
             reports = run.reports()
             if requests.received is not None and any(report.outcome != "returned" for report in reports):
-                _give_up(requests.received, grace, reports)
+                _give_up(requests.received, grace if run.grace_is_over else None, reports)
             if run.timed_out or run.joins_in_vain:
                 raise timeout_error(timeout if run.timed_out else None, reports)
             if not any(report.failed for report in reports):
@@ -220,9 +221,26 @@ def _results(run: Run, restarts: int) -> RankResults:
 
 
 def _give_up(number: signal.Signals, grace: float | None, reports: Sequence[RankReport]) -> NoReturn:
-    late = [str(report.rank) for report in reports if report.outcome != "returned"]
-    say(f"dtlab: {number.name}: rank {', '.join(late)} did not return within the grace time of {grace:g} s")
+    """End as the signal asks, and say why the ranks did not return; ``grace`` is None when it was not over.
+
+    Raises:
+        RankError: a rank failed for another reason.
+    """
+    late = ", ".join(str(report.rank) for report in reports if report.outcome in ("stopped", "starting"))
+    ended = ", ".join(str(report.rank) for report in reports if _ended_by(report, number))
+    if grace is not None:
+        say(f"dtlab: {number.name}: rank {late} did not return within the grace time of {grace:g} s")
+    elif ended:
+        say(f"dtlab: {number.name} ended rank {ended}, which did not listen for it: nothing was saved")
+    else:
+        raise rank_error(reports, f"no restart after {number.name}")
     raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _ended_by(report: RankReport, number: signal.Signals) -> bool:
+    if number == signal.SIGINT and report.outcome == "raised":
+        return report.exception_type == "KeyboardInterrupt"
+    return report.outcome == "killed" and report.exit_code == -number
 
 
 def _restarts_in_words(used: int, allowed: int, hopeless: bool) -> str:

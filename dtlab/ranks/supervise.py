@@ -65,6 +65,8 @@ class Run:
         self.timed_out = False
         self.joins_in_vain = False
         """Ranks wait to make a process group with one that has returned."""
+        self.grace_is_over = False
+        """Ranks still ran at the end of the time that a stop request gave them."""
         self.seconds = 0.0
         self._all_started_at: float | None = None
         self.ranks: list[Rank] = []
@@ -181,11 +183,12 @@ class Run:
             self._handed_on = True
             for rank in self.ranks:
                 pid = rank.process.pid if rank.process is not None else None
-                if not rank.gone and pid is not None:
+                if not rank.gone and rank.returned_at is None and pid is not None:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, self.requests.received or signal.SIGTERM)
         if now < self.requests.deadline:
             return False
+        self.grace_is_over = True
         self._ask(_ASK_SECONDS)
         self.stop(ON_INTERRUPT)
         return True

@@ -78,6 +78,7 @@ def _live(
         started = True
         begin = time.perf_counter()
         result = _call(fn, args, kwargs)
+        _done_with_signals()
         seconds = time.perf_counter() - begin
         control.sendall(channel.pack_result(seconds, _packed(result)))
     except BaseException as error:
@@ -101,6 +102,12 @@ def _call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if _exit_code(error.code) != 0:
             raise
         return None
+
+
+def _done_with_signals() -> None:
+    """A stop that is handed on too late takes no result away: from here on the launcher says when to go."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _packed(result: Any) -> bytes:

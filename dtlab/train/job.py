@@ -65,10 +65,11 @@ def run(
     Raises:
         UserError: the configuration, the data or a path is wrong.
     """
-    with plain_warnings(), StopSignals() as signals:  # before all else: a signal may come at any time
+    url = config.checkpoint.spot_notice
+    with StopSignals() as signals, plain_warnings():  # the signals first: a launcher hands them on at once
         check_store(config, os.environ)
-        billing.cost(config.run.instance, 1.0)  # an unknown one is refused before ranks join, on all alike
-        url = config.checkpoint.spot_notice
+        # An unknown instance is refused before ranks join, on all alike.
+        billing.cost(config.run.instance, 1.0)
         notice = SpotNotice(signals, EC2 if url == "ec2" else url) if url is not None else nullcontext()
         with world(seed=config.run.seed) as w, notice:
             return Job(config, w, signals, referee, judge_every).report()

@@ -149,3 +149,66 @@ def test_a_run_that_its_budget_ended_is_not_told_to_go_on_with_the_same_command(
     words += ["--stopping.max-seconds", "0.01", "--optim.global-batch", "100", "--run.folder", str(folder)]
     assert main([*words, "--nproc", "1"]) == 0
     assert "go on with     a larger stopping.max_seconds and --resume\n" in capsys.readouterr().out
+
+
+_STOPPED = """
+import os, sys, threading, time
+import dtlab
+from dtlab.train.signals import StopSignals
+
+def does_not_listen(mark):
+    open(mark, "w").close()
+    time.sleep(60)
+
+def fails_meanwhile(mark):
+    with StopSignals() as signals:
+        open(mark, "w").close()
+        while signals.received is None:
+            time.sleep(0.01)
+        raise dtlab.UserError("lr = -1: must be positive")
+
+class Slow:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):  # the function has returned, the launcher does not know yet
+        open(self.mark, "w").close()
+        time.sleep(1)
+        return int, (7,)
+
+def has_returned(mark):
+    return Slow(mark)
+
+def stop(mark, number):
+    while not os.path.exists(mark):
+        time.sleep(0.01)
+    os.kill(os.getpid(), number)
+
+mark, number = sys.argv[2], int(sys.argv[3])
+threading.Thread(target=stop, args=(mark, number), daemon=True).start()
+try:
+    print("result", list(dtlab.launch(globals()[sys.argv[1]], 1, mark, grace=50)))
+except dtlab.RankError as error:
+    print(str(error).splitlines()[0])
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("function", "line"),
+    [
+        ("does_not_listen", "dtlab: {name} ended rank 0, which did not listen for it: nothing was saved"),
+        ("fails_meanwhile", "rank 0 of 1 failed: UserError: lr = -1: must be positive"),
+        ("has_returned", "result [7]"),
+    ],
+)
+def test_stop_that_does_not_end_in_a_save_is_told_as_it_was(function, line, number, tmp_path):
+    command = [sys.executable, "-c", _STOPPED, function, str(tmp_path / "mark"), str(int(number))]
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [line.format(name=number.name)], done.stderr
+    assert "returned its result, then" not in done.stderr
+    assert time.monotonic() - began < 50, "it was not the grace time that ended it"
+    is_ended = function == "does_not_listen"
+    codes = {signal.SIGTERM: 143, signal.SIGINT: -signal.SIGINT}
+    assert done.returncode == (codes[number] if is_ended else 0), done.stderr
