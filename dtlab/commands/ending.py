@@ -58,6 +58,7 @@ class Ending:
         """The last signal that was raised."""
         self._raised: weakref.ref[EndedBySignal] | None = None
         self._before: dict[int, Any] = {}
+        self._say_lost = sys.unraisablehook
 
     def begin(self) -> None:
         """Raise from now on, already in here."""
@@ -70,12 +71,15 @@ class Ending:
             if signal.getsignal(number) == untouched:
                 self._before[number] = untouched
                 signal.signal(number, self._handle)
+        self._say_lost, sys.unraisablehook = sys.unraisablehook, self._pass_over
 
     def close(self, *, process_ends: bool) -> None:
         """Give the signals back. A process that is about to end has no traceback to show for Ctrl-C."""
         self.is_over = True
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if process_ends else handler)
+        if sys.unraisablehook == self._pass_over:
+            sys.unraisablehook = self._say_lost
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         if self.is_over:
@@ -89,6 +93,11 @@ class Ending:
             raise error
         finally:
             del error  # its traceback holds this frame, and would keep it alive
+
+    def _pass_over(self, lost: Any) -> None:
+        """Say nothing of a signal that a callback forgot: it comes again."""
+        if not isinstance(lost.exc_value, EndedBySignal):
+            self._say_lost(lost)
 
     def _look(self, process: int) -> None:
         while not self.is_over:

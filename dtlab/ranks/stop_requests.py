@@ -2,6 +2,9 @@
 
 Without a grace time the launcher ends its ranks at once. With one, the first signal is handed on and the
 ranks decide together where to stop; a second Ctrl-C, or the end of the grace time, ends them.
+
+The launcher hands it on as soon as every rank runs its function, which is before the function's first line
+has run. So a rank holds it back for a function that says that it listens, until that does.
 """
 
 from __future__ import annotations
@@ -11,12 +14,37 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["StopRequests"]
+__all__ = ["StopRequests", "hold_for", "listens_for_stop", "take_held"]
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
+_LISTENS = "listens_for_stop"
+
+_held: list[int] = []
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def listens_for_stop(fn: F) -> F:
+    """Mark a function for ranks that takes SIGTERM and SIGINT itself and then asks :func:`take_held`."""
+    vars(fn)[_LISTENS] = True
+    return fn
+
+
+def hold_for(fn: Callable[..., Any]) -> None:
+    """In a rank, before ``fn`` runs: note both signals for it if it listens for them."""
+    if getattr(fn, _LISTENS, False):
+        for number in _STOP:
+            signal.signal(number, lambda number, _: _held.append(number))
+
+
+def take_held() -> list[int]:
+    """The signals that came before anybody listened, once."""
+    taken, _held[:] = _held[:], []
+    return taken
 
 
 class StopRequests:

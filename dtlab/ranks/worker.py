@@ -27,7 +27,7 @@ import time
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
-from dtlab.ranks import channel, payload
+from dtlab.ranks import channel, payload, stop_requests
 from dtlab.ranks.report import describe_exception
 
 EXIT_FAILED = 1
@@ -74,6 +74,7 @@ def _live(
         _set_up(header, rank_environ)
         _join(header)
         fn, args, kwargs = payload.unpack(call)
+        stop_requests.hold_for(fn)
         control.sendall(channel.pack(channel.STARTED))
         started = True
         begin = time.perf_counter()

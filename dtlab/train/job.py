@@ -20,6 +20,7 @@ from typing import Any
 from dtlab.cost import billing
 from dtlab.errors import UserError, plain_warnings
 from dtlab.parallel.ddp import unwrap
+from dtlab.ranks.stop_requests import listens_for_stop
 from dtlab.ranks.worlds import World, world
 from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
@@ -49,6 +50,7 @@ Referee = Callable[[int, float], str | None]
 """Takes samples trained and the validation's metric; says why the run must end, or None. Rank 0 asks it."""
 
 
+@listens_for_stop
 def run(
     config: TrainConfig, referee: Referee | None = None, judge_every: int | None = None
 ) -> dict[str, Any]:
@@ -66,7 +68,7 @@ def run(
         UserError: the configuration, the data or a path is wrong.
     """
     url = config.checkpoint.spot_notice
-    with StopSignals() as signals, plain_warnings():  # the signals first: a launcher hands them on at once
+    with StopSignals() as signals, plain_warnings():
         check_store(config, os.environ)
         # An unknown instance is refused before ranks join, on all alike.
         billing.cost(config.run.instance, 1.0)

@@ -13,6 +13,8 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
+from dtlab.ranks.stop_requests import take_held
+
 __all__ = ["StopSignals"]
 
 _STOP = (signal.SIGTERM, signal.SIGINT)
@@ -55,6 +57,8 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in (*_STOP, _SAVE):
                 self._before[number] = signal.signal(number, self._handle)
+            for held in take_held():  # by a launched rank, while it was starting
+                self._handle(held, None)
         return self
 
     def __exit__(

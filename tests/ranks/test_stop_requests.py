@@ -154,6 +154,7 @@ def test_a_run_that_its_budget_ended_is_not_told_to_go_on_with_the_same_command(
 _STOPPED = """
 import os, sys, threading, time
 import dtlab
+from dtlab.ranks.stop_requests import listens_for_stop
 from dtlab.train.signals import StopSignals
 
 def does_not_listen(mark):
@@ -166,6 +167,13 @@ def fails_meanwhile(mark):
         while signals.received is None:
             time.sleep(0.01)
         raise dtlab.UserError("lr = -1: must be positive")
+
+@listens_for_stop
+def listens_later(mark):
+    open(mark, "w").close()
+    time.sleep(1)
+    with StopSignals() as signals:
+        return signals.received
 
 class Slow:
     def __init__(self, mark):
@@ -199,10 +207,11 @@ except dtlab.RankError as error:
     [
         ("does_not_listen", "dtlab: {name} ended rank 0, which did not listen for it: nothing was saved"),
         ("fails_meanwhile", "rank 0 of 1 failed: UserError: lr = -1: must be positive"),
+        ("listens_later", "result ['{name}']"),
         ("has_returned", "result [7]"),
     ],
 )
-def test_stop_that_does_not_end_in_a_save_is_told_as_it_was(function, line, number, tmp_path):
+def test_stop_is_told_as_it_was_whenever_it_comes(function, line, number, tmp_path):
     command = [sys.executable, "-c", _STOPPED, function, str(tmp_path / "mark"), str(int(number))]
     began = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

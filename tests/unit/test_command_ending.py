@@ -109,3 +109,20 @@ def test_signal_that_is_being_answered_does_not_come_again():
     finally:
         ending.close(process_ends=False)
     assert again == 0
+
+
+def test_signal_that_a_callback_forgets_comes_again_without_its_traceback(capsys):
+    class Forgotten:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    ending = Ending()
+    try:
+        ending.begin()
+        forgotten = Forgotten()
+        del forgotten
+        with pytest.raises(EndedBySignal, match="SIGTERM"):
+            time.sleep(30)
+    finally:
+        ending.close(process_ends=False)
+    assert capsys.readouterr().err == ""
