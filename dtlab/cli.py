@@ -177,11 +177,13 @@ def guarded(call) -> int:
     except OSError as error:  # a full disk, a folder without rights, a name that is too long
         return _refuse(error)
     except Exception as error:
-        from dtlab.ranks.report import RankError  # imported late: it brings torch
+        from dtlab.ranks.report import RankError, RankStarterError  # imported late: it brings torch
 
-        if not isinstance(error, RankError):
+        if not isinstance(error, RankError | RankStarterError):
             raise
-        if error.exception_type == "UserError":  # every rank refused the same bad input
+        if (
+            isinstance(error, RankError) and error.exception_type == "UserError"
+        ):  # every rank refused the same bad input
             return _refuse(UserError(error.message))
         print("\n  ".join([f"dtlab: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1

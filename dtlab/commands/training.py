@@ -98,7 +98,7 @@ def train(
             return exit_code(outcome)
     else:
         from dtlab.ranks.launcher import launch
-        from dtlab.ranks.report import RankError
+        from dtlab.ranks.report import RankError, RankStarterError
         from dtlab.train.job import run
         from dtlab.train.resume import after_failure, check_places, record_verdict
 
@@ -118,8 +118,8 @@ def train(
                 port=port,
                 grace=config.checkpoint.grace_seconds,
             )
-        except RankError as error:
-            if error.exception_type != "UserError":  # of which the record has the one line
+        except (RankError, RankStarterError) as error:
+            if getattr(error, "exception_type", "") != "UserError":  # of which the record has the one line
                 record_verdict(config, began, str(error).splitlines()[0])
             for line in after_failure(config, began):
                 error.add_note(line)

@@ -49,7 +49,9 @@ _TICK_SECONDS = 1.0
 
 def main(fd: int, launcher: int) -> None:
     """Serve until the launcher's process is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Slurm and systemd signal every process of a job: this one stays, so that the ranks can save.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     strays.adopt_orphans()
     for name in _AT_START:
         _load(name)
@@ -157,7 +159,8 @@ class _Server:
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGCHLD, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.requests.close()
             for fd in (self.wake_read, self.wake_write, self.wish_read, status, *self.status_of.values()):

@@ -23,7 +23,7 @@ from dtlab.ranks import payload, processes, variables
 from dtlab.ranks.log_folder import log_folder
 from dtlab.ranks.output import say
 from dtlab.ranks.plan import Plan, check, check_call, threads
-from dtlab.ranks.report import RankError, RankReport
+from dtlab.ranks.report import RankError, RankReport, RankStarterError
 from dtlab.ranks.stop_requests import StopRequests
 from dtlab.ranks.supervise import Run
 from dtlab.ranks.verdict import rank_error, timeout_error, to_blame
@@ -103,6 +103,7 @@ def launch(
         UserError: an argument is wrong or not one of ``fn``'s, the port is in use, CUDA is in use and
             start_method is "fork", or the function cannot be pickled.
         RankError: a rank failed, or the time was up.
+        RankStarterError: the process that starts the ranks was killed.
         SystemExit: code 143, when SIGTERM came and the ranks did not return in their grace time, or did not
             listen for it.
 
@@ -277,11 +278,11 @@ class _Starter:
         if self.server is not None and any(r.process is not None and r.process.lost for r in run.ranks):
             raise self._server_died()
 
-    def _server_died(self) -> RuntimeError:
+    def _server_died(self) -> RankStarterError:
         assert self.server is not None
         with contextlib.suppress(Exception):
             self.server.process.wait(1.0)
-        return RuntimeError(f"the process that starts the ranks ended: {self.server.last_words()}")
+        return RankStarterError(f"the process that starts the ranks ended: {self.server.last_words()}")
 
     def close(self) -> None:
         if self.server is not None:

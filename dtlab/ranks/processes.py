@@ -24,6 +24,7 @@ from typing import IO, Any, NoReturn
 
 from dtlab.ranks import channel, strays, worker
 from dtlab.ranks.rank_process import Child, RankProcess, Served
+from dtlab.ranks.report import signal_name
 
 METHODS = ("forkserver", "spawn", "fork")
 _MOST_SERVERS = 2
@@ -73,7 +74,13 @@ class _Server:
         self.errors.seek(0)
         lines = self.errors.read().decode("utf-8", "replace").strip().splitlines()
         named = [line for line in lines if "Error" in line] or lines
-        return named[-1] if named else f"exit code {self.process.poll()}"
+        if named:
+            return named[-1]
+        code = self.process.poll()
+        if code is None or code >= 0:
+            return f"exit code {code}"
+        why = " (the system sends SIGKILL when memory runs out)" if code == -signal.SIGKILL else ""
+        return f"killed by {signal_name(-code)}{why}"
 
     def request(self, fds: list[int], rank_environ: dict[str, str]) -> Served:
         read, write = os.pipe()

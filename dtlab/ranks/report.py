@@ -171,6 +171,10 @@ class RankError(RuntimeError):
         ]
 
 
+class RankStarterError(RuntimeError):
+    """The process that starts the ranks ended, and they with it; none of them is to blame."""
+
+
 def _rebuilt(text: str, values: dict[str, Any]) -> RankError:
     error = RankError(text, rank=values["rank"], world_size=values["world_size"])
     vars(error).update(values)

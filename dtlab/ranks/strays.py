@@ -127,7 +127,8 @@ def guard() -> int | None:
 
 def main() -> None:
     """Entry of the guard: ``python -c ... DESCRIPTOR MARK``."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # it outlives the launcher, also where all are signalled
+        signal.signal(number, signal.SIG_IGN)
     import psutil  # noqa: F401  now, so that the end needs no time
 
     os.read(int(sys.argv[1]), 1)  # returns when the launcher's end is closed

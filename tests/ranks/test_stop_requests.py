@@ -143,6 +143,37 @@ def test_killed_run_names_its_last_checkpoint_and_resume_says_when_there_is_none
     assert "go on with the same command and --resume" in output
 
 
+def test_signal_to_every_process_of_the_job_saves_too(tmp_path):
+    """As Slurm and systemd send it: the process that forks the ranks must not end with it."""
+    run = tmp_path / "one"
+    process = start(run, "--nproc", "2")
+    wait_for(lambda: readings(run) >= 3)
+    children = family(process)
+    for child in children:
+        child.terminate()
+    process.terminate()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, output
+    assert "stopped by     SIGTERM" in output
+    assert "checkpoint     complete" in output
+    assert not psutil.wait_procs(children, timeout=30)[1]
+
+
+def test_killed_starter_of_the_ranks_is_one_line_and_the_way_on(tmp_path):
+    run = tmp_path / "one"
+    process = start(run, "--nproc", "2", "--checkpoint.every-steps", "10", "--checkpoint.keep", "1000")
+    wait_for(lambda: len(list(run.glob("checkpoints/save-*"))) >= 1)
+    children = family(process)
+    (starter,) = psutil.Process(process.pid).children()
+    starter.kill()
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1, output
+    assert "Traceback" not in output
+    assert "dtlab: the process that starts the ranks ended: killed by SIGKILL" in output
+    assert "go on with the same command and --resume" in output
+    assert not psutil.wait_procs(children, timeout=30)[1]
+
+
 def test_a_run_that_its_budget_ended_is_not_told_to_go_on_with_the_same_command(tmp_path, capsys):
     folder = tmp_path / "run"
     words = ["train", "--data.name", "clicks", "--data.rows", "2000", "--data.root", str(tmp_path / "data")]
