@@ -58,12 +58,26 @@ def appears_whole(path: Path, field: str) -> Iterator[Path]:
             place.parent.mkdir(parents=True, exist_ok=True)
             yield beside
             if beside.is_dir() and place.is_dir():
-                shutil.rmtree(place)
-            os.replace(beside, place)
+                _take_place(beside, place)
+            else:
+                os.replace(beside, place)
     finally:
         with suppress(OSError):
             beside.unlink()
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _take_place(new: Path, old: Path) -> None:
+    """Give a folder the name of another, and only then remove that one: removing may be cut off half way."""
+    away = new.with_name(f"{new.name}.old")
+    try:
+        os.rename(old, away)
+        os.rename(new, old)
+    except BaseException:
+        if away.exists() and not old.exists():
+            os.rename(away, old)
+        raise
+    shutil.rmtree(away, ignore_errors=True)
 
 
 def write_tar_gz(target: Path, entries: Mapping[str, bytes | Path], field: str) -> list[str]:

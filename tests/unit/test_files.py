@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -64,3 +66,35 @@ def test_a_file_that_failed_leaves_the_old_one_and_nothing_beside_it(tmp_path):
         raise ZeroDivisionError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+_REPLACED = """
+import os, sys
+from pathlib import Path
+from dtlab.files import appears_whole
+
+def write(folder, text):
+    with appears_whole(folder, "folder") as beside:
+        beside.mkdir()
+        for name in ("one", "two"):
+            (beside / name).write_text(text)
+
+removed = 0
+
+def end_in_the_middle_of_the_removal(event, _):
+    global removed
+    removed += event == "os.remove"
+    if removed == 2:
+        os._exit(9)
+
+write(Path(sys.argv[1]), "old")
+sys.addaudithook(end_in_the_middle_of_the_removal)
+write(Path(sys.argv[1]), "new")
+"""
+
+
+def test_a_folder_is_whole_also_when_its_writer_is_killed_while_it_removes_the_old_one(tmp_path):
+    folder = tmp_path / "model"
+    done = subprocess.run([sys.executable, "-c", _REPLACED, str(folder)], timeout=60, check=False)
+    assert done.returncode == 9
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"one": "new", "two": "new"}
