@@ -9,24 +9,23 @@
 import contextlib
 import itertools
 import os
-import signal
 import socket
 import sys
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from dtlab.errors import DtlabWarning, UserError
 from dtlab.ranks import payload, processes, variables
 from dtlab.ranks.log_folder import log_folder
 from dtlab.ranks.output import say
 from dtlab.ranks.plan import Plan, check, check_call, threads
-from dtlab.ranks.report import RankError, RankReport, RankStarterError
+from dtlab.ranks.report import RankError, RankStarterError
 from dtlab.ranks.stop_requests import StopRequests
 from dtlab.ranks.supervise import Run
-from dtlab.ranks.verdict import rank_error, timeout_error, to_blame
+from dtlab.ranks.verdict import give_up, rank_error, timeout_error, to_blame
 from dtlab.ranks.worker import Descriptors
 
 __all__ = ["RankError", "RankResults", "launch"]
@@ -134,7 +133,7 @@ def launch(
             listener = None
             reports = run.reports()
             if requests.received is not None and any(report.outcome != "returned" for report in reports):
-                _give_up(requests.received, grace if run.grace_is_over else None, reports)
+                give_up(requests.received, grace if run.grace_is_over else None, reports)
             if run.timed_out or run.joins_in_vain:
                 raise timeout_error(timeout if run.timed_out else None, reports)
             if not any(report.failed for report in reports):
@@ -219,29 +218,6 @@ def _results(run: Run, restarts: int) -> RankResults:
         seconds=[rank.seconds for rank in run.ranks],
         restarts=restarts,
     )
-
-
-def _give_up(number: signal.Signals, grace: float | None, reports: Sequence[RankReport]) -> NoReturn:
-    """End as the signal asks, and say why the ranks did not return; ``grace`` is None when it was not over.
-
-    Raises:
-        RankError: a rank failed for another reason.
-    """
-    late = ", ".join(str(report.rank) for report in reports if report.outcome in ("stopped", "starting"))
-    ended = ", ".join(str(report.rank) for report in reports if _ended_by(report, number))
-    if grace is not None:
-        say(f"dtlab: {number.name}: rank {late} did not return within the grace time of {grace:g} s")
-    elif ended:
-        say(f"dtlab: {number.name} ended rank {ended}, which did not listen for it: nothing was saved")
-    else:
-        raise rank_error(reports, f"no restart after {number.name}")
-    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-
-def _ended_by(report: RankReport, number: signal.Signals) -> bool:
-    if number == signal.SIGINT and report.outcome == "raised":
-        return report.exception_type == "KeyboardInterrupt"
-    return report.outcome == "killed" and report.exit_code == -number
 
 
 def _restarts_in_words(used: int, allowed: int, hopeless: bool) -> str:

@@ -11,9 +11,11 @@ import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from dtlab.ranks import crash
 from dtlab.ranks.explain import explain
+from dtlab.ranks.output import say
 from dtlab.ranks.report import RankError, RankReport, doing
 from dtlab.ranks.source_lines import excerpt, is_users, place, with_cell_names
 
@@ -132,6 +134,29 @@ def timeout_error(seconds: float | None, reports: Sequence[RankReport]) -> RankE
         reports=reports,
         late=late,
     )
+
+
+def give_up(number: signal.Signals, grace: float | None, reports: Sequence[RankReport]) -> NoReturn:
+    """End as the signal asks, and say why the ranks did not return; ``grace`` is None when it was not over.
+
+    Raises:
+        RankError: a rank failed for another reason.
+    """
+    late = ", ".join(str(report.rank) for report in reports if report.outcome in ("stopped", "starting"))
+    ended = ", ".join(str(report.rank) for report in reports if _ended_by(report, number))
+    if grace is not None:
+        say(f"dtlab: {number.name}: rank {late} did not return within the grace time of {grace:g} s")
+    elif ended:
+        say(f"dtlab: {number.name} ended rank {ended}, which did not listen for it: nothing was saved")
+    else:
+        raise rank_error(reports, f"no restart after {number.name}")
+    raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+
+def _ended_by(report: RankReport, number: signal.Signals) -> bool:
+    if number == signal.SIGINT and report.outcome == "raised":
+        return report.exception_type == "KeyboardInterrupt"
+    return report.outcome == "killed" and report.exit_code == -number
 
 
 def _standing(report: RankReport) -> RankReport:
