@@ -87,16 +87,19 @@ class Recorder:
             return [None] * self.world_size
         return ask_all(self.store, self.world_size, timeout)
 
-    def stop(self, timeout: float = 1.0) -> None:
-        """End the thread. Call it while the store is still up."""
+    def stop(self, timeout: float = 10.0) -> None:
+        """End the thread. Call it while the store is still up.
+
+        A thread that wakes inside torch while the interpreter ends aborts the process ("terminate called
+        without an active exception"), so it is waited for also where the machine is slow.
+        """
         if self._stopped:
             return
         self._stopped = True
-        if self._lost:
-            return
-        with contextlib.suppress(Exception):
-            _request(self.store, self.rank)
-            self._thread.join(timeout)
+        if not self._lost:
+            with contextlib.suppress(Exception):
+                _request(self.store, self.rank)
+        self._thread.join(timeout)
 
 
 def start(store: Any, rank: int, world_size: int) -> Recorder:

@@ -1,7 +1,10 @@
 """A collective that cannot end names the late rank and its operation, while the late rank stays alive."""
 
+import subprocess
+import sys
+
 import pytest
-from world_scripts import by_hand, free_port, run_ranks, torchrun, write
+from world_scripts import by_hand, clean_environ, free_port, run_ranks, torchrun, write
 
 LATE = """
     import sys, time
@@ -72,3 +75,25 @@ def test_rank_that_makes_one_call_more_is_named_by_the_one_that_left(tmp_path):
     assert one.code != 0
     assert "rank 1 waits in barrier #2" in zero.err
     assert "lost a peer in barrier #2" in one.err
+
+
+def test_answering_thread_that_wakes_late_does_not_abort_the_process(tmp_path):
+    """torch ends the process when a thread returns from its store while the interpreter goes."""
+    script = write(
+        tmp_path,
+        """
+        import threading, dtlab
+        from dtlab.ranks import recorder
+
+        now = recorder._request
+        def late(*words):
+            threading.Timer(2.0, now, words).start()  # a machine that stands still
+
+        with dtlab.world() as w:
+            recorder._request = late
+        print("left")
+        """,
+    )
+    environ = clean_environ(**by_hand(0, 1, free_port()))
+    done = subprocess.run([sys.executable, script], env=environ, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "left\n"), done.stderr
