@@ -17,7 +17,7 @@ from dtlab.ranks.late import LateRankError
 from dtlab.ranks.rank_state import RankState
 from dtlab.train.checkpoint_files import disk_error
 
-__all__ = ["differing", "enter", "enter_all", "own_group", "together"]
+__all__ = ["differing", "enter", "enter_all", "on_rank_0", "own_group", "together"]
 
 T = TypeVar("T")
 
@@ -102,6 +102,27 @@ def together(group: dist.ProcessGroup | None, folder: Path, action: Callable[[],
         alone = len(set(failed.values())) == 1 and (rank == 0 or len(failed) == len(outcomes))
         raise UserError(text if alone else f"rank {rank}: {text}") from cause
     return [value for _, value in outcomes]
+
+
+def on_rank_0(action: Callable[[], T]) -> T:
+    """What ``action`` returns on rank 0, which alone calls it, known to all (collective).
+
+    Raises:
+        UserError: on every rank, where it raises one, or an OSError, on rank 0: no rank waits in vain.
+
+    >>> on_rank_0(lambda: 7)  # a world of one
+    7
+    """
+    told: tuple[str, Any] = ("", None)
+    if agreement.rank() == 0:
+        try:
+            told = ("", action())
+        except (UserError, OSError) as error:
+            told = (str(error), None)
+    line, value = agreement.broadcast(told)
+    if line:
+        raise UserError(line)
+    return value  # type: ignore[no-any-return]
 
 
 def differing(values: list[Mapping[str, Any]]) -> list[str]:

@@ -24,12 +24,13 @@ from dtlab.ranks.stop_requests import listens_for_stop
 from dtlab.ranks.worlds import World, world
 from dtlab.train.budget import Budget
 from dtlab.train.checkpoint import Checkpointer, CheckpointInfo
+from dtlab.train.checkpoint_entry import on_rank_0
 from dtlab.train.config import TrainConfig
 from dtlab.train.job_saves import find_checkpoint, save, take_back, whole_weights, write_start
 from dtlab.train.layout import layout_of
 from dtlab.train.layout_parts import BestWeights
 from dtlab.train.meter import Reading
-from dtlab.train.mlflow_live import check_store, live_store
+from dtlab.train.mlflow_live import Live, check_store, live_store
 from dtlab.train.non_finite import NonFiniteError
 from dtlab.train.notice import EC2, SpotNotice
 from dtlab.train.outcome import finished_report, stopped_report
@@ -99,13 +100,14 @@ class Job:
         limits, instance = config.stopping, config.run.instance
         self.budget = Budget(limits.max_seconds, limits.max_usd, instance=instance, count=w.num_nodes)
         self.layout = layout_of(config)  # what does not fit is refused before data are read
+        on_rank_0(lambda: check_places(config))
         if w.is_main:
-            check_places(config)
             w.log.info("reading %s", config.data.name)
         self.task: Task = load_task(config, self.layout)
-        self.folder: Path | None = w.broadcast(run_folder(config) if w.is_main else None)
-        self.live = live_store(config, self.folder, os.environ) if w.is_main else None
-        self.record = Record(self.folder if w.is_main else None, also=self.live)
+        self.folder: Path | None = on_rank_0(lambda: run_folder(config))
+        self.live: Live | None = None
+        self.record = Record(None)
+        on_rank_0(self._open_record)
         self.checkpoints: Checkpointer | None = None
         self.state: dict[str, Any] = {
             "phase": "choose",
@@ -126,6 +128,10 @@ class Job:
         self.parts: Parts
         self.best: BestWeights
         self.watch: Watch
+
+    def _open_record(self) -> None:
+        self.live = live_store(self.config, self.folder, os.environ)
+        self.record = Record(self.folder, also=self.live)
 
     def report(self) -> dict[str, Any]:
         """Run to the end, or to the point where all ranks stop."""
@@ -173,8 +179,8 @@ class Job:
         report = self.world.broadcast(finished_report(self, test))
         if self.folder:
             state = whole_weights(self)
-            if self.world.is_main:
-                save_package(self.folder / MODEL, state, self.task.features, self.config, report)
+            package = self.folder / MODEL
+            on_rank_0(lambda: save_package(package, state, self.task.features, self.config, report))
         self.world.barrier()
         return report
 

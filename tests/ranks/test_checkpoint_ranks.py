@@ -23,6 +23,7 @@ from dtlab.parallel.ddp import data_parallel, unwrap
 from dtlab.ranks.seeds import seed_everything
 from dtlab.train import checkpoint_write
 from dtlab.train.checkpoint import Checkpointer
+from dtlab.train.checkpoint_entry import on_rank_0
 from dtlab.train.generators import Generators
 from dtlab.train.safetensors_io import export_model, import_model
 from dtlab.train.settle import settle_buckets
@@ -239,6 +240,29 @@ def test_a_rank_that_does_not_enter_load_is_named(call, late, tmp_path):
     with pytest.raises(dtlab.RankError) as caught:
         launch(one_rank_does_not_load, 2, call, late, tmp_path)
     assert f"all ranks must enter {call}, and rank {late} did not within 3 s" in str(caught.value)
+
+
+def refused_by_rank_0(folder: Path) -> list[str]:
+    def refuse() -> int:
+        raise UserError("place = x: is full")
+
+    def write() -> None:
+        (folder / "missing" / "file").write_text("x")
+
+    said = []
+    with dtlab.world() as w:
+        assert on_rank_0(lambda: 7 + w.rank) == 7
+        for action in (refuse, write):
+            with pytest.raises(UserError) as caught:
+                on_rank_0(action)
+            said.append(str(caught.value))
+    return said
+
+
+def test_what_rank_0_refuses_all_refuse(tmp_path):
+    for refused, missing in launch(refused_by_rank_0, 3, tmp_path):
+        assert refused == "place = x: is full"
+        assert "No such file or directory" in missing
 
 
 def disagree(folder: Path) -> dict[str, Any]:

@@ -101,6 +101,17 @@ def test_bad_input_is_one_line_of_rank_0_and_the_cause_in_the_agents_report(word
     assert "dtlab/" not in done.stderr, "a traceback of dtlab's own"
 
 
+def test_what_rank_0_alone_finds_on_the_disk_is_one_line_too(words, tmp_path):
+    nothing = ["--run.output", str(tmp_path / "nothing"), "--resume"]
+    command = [*TORCHRUN, "-m", "dtlab.train", *words, *nothing]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT)
+    assert done.returncode != 0
+    (said,) = [line for line in done.stderr.splitlines() if line.startswith("dtlab: ")]
+    assert "no interrupted run with a checkpoint" in said
+    assert "LateRankError" not in done.stderr
+    assert "dtlab/" not in done.stderr, "a traceback of dtlab's own"
+
+
 RESTARTED = """
 import os, sys, time
 from pathlib import Path
