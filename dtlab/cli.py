@@ -181,9 +181,8 @@ def guarded(call) -> int:
 
         if not isinstance(error, RankError | RankStarterError):
             raise
-        if (
-            isinstance(error, RankError) and error.exception_type == "UserError"
-        ):  # every rank refused the same bad input
+        # Every rank refused the same bad input.
+        if isinstance(error, RankError) and error.exception_type == "UserError":
             return _refuse(UserError(error.message))
         print("\n  ".join([f"dtlab: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         return 1

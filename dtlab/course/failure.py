@@ -126,7 +126,7 @@ class expect_failure:
             print("\nReading it:")
             for fragments, meaning in self.explain.items():
                 either = (fragments,) if isinstance(fragments, str) else fragments
-                said = next((one for one in either if one in self.message), None)
+                said = next((one for one in either if one in "\n".join(lines)), None)
                 if said is None:
                     listed = " or ".join(map(repr, either))
                     raise OtherFailure(f"the lab explains {listed}, which the message does not contain")
